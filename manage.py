@@ -8,12 +8,27 @@ import os
 import signal
 import sys
 
-# Commands about a site that is there. In another place they say so, and make neither keys nor a database.
+# Commands about a site that is there. In another place they say so, and make neither keys nor a
+# database.
 _OF_A_SITE = {
-    "audit", "backup", "confirmworkspace", "connect", "exportconfig", "history", "importconfig", "invariants", "mcprun", "mcptest",
-    "modelprices", "moveto", "policy", "rekey", "secondfactor",
-}  # fmt: skip
-_ANYWHERE = {"-h", "--help", "--version", "--check", "--schema"}  # with one of these they read no site
+    "audit",
+    "backup",
+    "confirmworkspace",
+    "connect",
+    "exportconfig",
+    "history",
+    "importconfig",
+    "invariants",
+    "mcprun",
+    "mcptest",
+    "modelprices",
+    "moveto",
+    "policy",
+    "rekey",
+    "secondfactor",
+}
+# with one of these they read no site
+_ANYWHERE = {"-h", "--help", "--version", "--check", "--schema"}
 
 
 def main() -> None:
@@ -21,7 +36,8 @@ def main() -> None:
     os.umask(0o077)  # the database, keys and sockets under var/ are for this user alone
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     if sys.argv[1:2] == ["up"]:
-        # Until it has children, a stop is simply an end; Python's own KeyboardInterrupt can be lost while modules load.
+        # Until it has children, a stop is simply an end; Python's own KeyboardInterrupt can be lost
+        # while modules load.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     of_a_site = sys.argv[1:2] and sys.argv[1] in _OF_A_SITE and not _ANYWHERE & set(sys.argv)
     if of_a_site:
@@ -49,19 +65,23 @@ def _must_be_a_site() -> None:
 
 
 def _collect_seldom() -> None:
-    """Loading makes what stays, and `migrate` thousands of classes: to walk all of it again and again took a third of its time."""
+    """Loading makes what stays, and `migrate` thousands of classes: to walk all of it again and
+    again took a third of its time."""
     from mcpregistry.collector import THRESHOLDS
 
     gc.set_threshold(*THRESHOLDS)
 
 
 def _answer_the_host_first() -> None:
-    """A host waits about a second for `runmcp`: load only what answers it, and be at its pipe at once."""
+    """A host waits about a second for `runmcp`: load only what answers it, and be at its pipe at
+    once."""
     os.environ.setdefault("SLIPSNISSE_PROCESS", "runmcp")
-    # structlog imports rich for tracebacks in colour, and greenlet for code that uses it: a third of a second and 7 MB.
+    # structlog imports rich for tracebacks in colour, and greenlet for code that uses it: a third
+    # of a second and 7 MB.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means "not installed"
     sys.modules.setdefault("greenlet", None)  # type: ignore[arg-type]
-    # What the SDK has for HTTP looks whether there is a web server, and loads it: 4 MB in each host's process.
+    # What the SDK has for HTTP looks whether there is a web server, and loads it: 4 MB in each
+    # host's process.
     sys.modules.setdefault("uvicorn", None)  # type: ignore[arg-type]
     if not {"-h", "--help"} & set(sys.argv):
         from pathlib import Path

@@ -1,4 +1,5 @@
-"""What verifying and archiving the audit log costs: 50,000 calls with two entries each, by ten processes, on a database of its own.
+"""What verifying and archiving the audit log costs: 50,000 calls with two entries each, by ten
+processes, on a database of its own.
 
 python -m benchmarks.audit [CALLS]
 """
@@ -14,11 +15,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-WRITERS, BATCH = 10, 500
+WRITERS = 10
+BATCH = 500
 
 
 def main(calls: int) -> None:
-    """Write the calls as the recorder does, then verify: first, again, after 1,000 more calls, and in full. Then archive."""
+    """Write the calls as the recorder does, then verify: first, again, after 1,000 more calls, and
+    in full. Then archive."""
     write(calls)
     seal()
     took("the first time, everything", verify)
@@ -33,7 +36,9 @@ def main(calls: int) -> None:
     with tempfile.TemporaryDirectory(prefix="slipsnisse-archive-") as folder:
         took("archive", lambda: archive(Path(folder)))
         size = sum(path.stat().st_size for path in Path(folder).glob("*.gz"))
-        print(f"{'':<30}{size / 1e6:8.1f} MB in files; the longest transaction {max(_transactions):.2f} s")
+        print(
+            f"{'':<30}{size / 1e6:8.1f} MB in files; the longest transaction {max(_transactions):.2f} s"
+        )
         took("verify", verify)
         took("verify with the files", lambda: verify(folder=folder))
 
@@ -50,7 +55,13 @@ def forget() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM mcpregistry_invocation")
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    audit.record(kind="calls.forgotten", actor="x", subject="retention", calls_before=later, payloads_before=later)
+    audit.record(
+        kind="calls.forgotten",
+        actor="x",
+        subject="retention",
+        calls_before=later,
+        payloads_before=later,
+    )
 
 
 def archive(folder: Path) -> Any:
@@ -64,16 +75,24 @@ def archive(folder: Path) -> Any:
         _transactions.append(time.perf_counter() - began)
 
     archiving._move = timed
-    moved = archiving.archive(datetime.now(UTC) + timedelta(days=100), timedelta(days=90), folder, lambda said: None)
+    moved = archiving.archive(
+        datetime.now(UTC) + timedelta(days=100), timedelta(days=90), folder, lambda said: None
+    )
     print(f"{'':<30}{moved.entries:,} entries of {moved.chains} chains in {len(moved.files)} files")
 
 
 def took(what: str, do: Callable[[], Any]) -> None:
     """Print how long it takes."""
-    began, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    cpu = time.process_time()
     found = do()
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    read = f"{found.entries:,} entries read, {len(found.problems)} problems" if hasattr(found, "entries") else ""
+    seconds = time.perf_counter() - began
+    cpu = time.process_time() - cpu
+    read = (
+        f"{found.entries:,} entries read, {len(found.problems)} problems"
+        if hasattr(found, "entries")
+        else ""
+    )
     print(f"{what:<30}{seconds:8.2f} s   {cpu:6.2f} s of CPU   {read}")
 
 
@@ -96,7 +115,9 @@ def write(calls: int, writer: str = "web") -> None:
     from mcpregistry.calls.recording.items import Item
     from mcpregistry.calls.recording.recorder import Recorder
 
-    began, cpu, number = time.perf_counter(), time.process_time(), 0
+    began = time.perf_counter()
+    cpu = time.process_time()
+    number = 0
     for each in range(WRITERS):
         recorder = Recorder(f"{writer}{each}")
         for start in range(0, calls // WRITERS, BATCH):
@@ -107,7 +128,8 @@ def write(calls: int, writer: str = "web") -> None:
             ]
             recorder._commit(batch)
             number += len(batch)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    seconds = time.perf_counter() - began
+    cpu = time.process_time() - cpu
     print(
         f"{'writing':<30}{seconds:8.2f} s   {cpu:6.2f} s of CPU   {number:,} entries, {cpu / number * 1e6:.0f} µs each"
     )
@@ -116,23 +138,56 @@ def write(calls: int, writer: str = "web") -> None:
 def one_call(item: Any, name: str) -> list[Any]:
     from mcpregistry.services.records.audit import Fact
 
-    now, call = datetime.now(UTC), f"{name:0>32}"
+    now = datetime.now(UTC)
+    call = f"{name:0>32}"
     identity = {
-        "id": call, "agent_slug": "local", "endpoint_slug": "default", "server_slug": "git", "tool_name": "git_status",
-        "exposed_name": "git__git_status", "definition_hash": "d" * 64, "binding": "b" * 64,
-        "arguments": '{"path":"/srv/repository"}', "outcome": "allow", "reason": "A rule allows it.", "origin": "http",
-        "host_name": "claude-code", "requester": "", "requester_id": None, "request_id": "", "received_at": now,
-        "server_revision": 1, "state": "dispatched", "dispatched_at": now, "lease_until": now + timedelta(seconds=60),
-    }  # fmt: skip
+        "id": call,
+        "agent_slug": "local",
+        "endpoint_slug": "default",
+        "server_slug": "git",
+        "tool_name": "git_status",
+        "exposed_name": "git__git_status",
+        "definition_hash": "d" * 64,
+        "binding": "b" * 64,
+        "arguments": '{"path":"/srv/repository"}',
+        "outcome": "allow",
+        "reason": "A rule allows it.",
+        "origin": "http",
+        "host_name": "claude-code",
+        "requester": "",
+        "requester_id": None,
+        "request_id": "",
+        "received_at": now,
+        "server_revision": 1,
+        "state": "dispatched",
+        "dispatched_at": now,
+        "lease_until": now + timedelta(seconds=60),
+    }
     end = {
-        "id": call, "before": "dispatched", "fence": 0, "keep": False, "state": "succeeded", "reason": "",
-        "error_code": "", "result": {"content": [{"type": "text", "text": "x" * 200}]}, "finished_at": now,
-        "duration_ms": 1.5, "warning": "",
-    }  # fmt: skip
+        "id": call,
+        "before": "dispatched",
+        "fence": 0,
+        "keep": False,
+        "state": "succeeded",
+        "reason": "",
+        "error_code": "",
+        "result": {"content": [{"type": "text", "text": "x" * 200}]},
+        "finished_at": now,
+        "duration_ms": 1.5,
+        "warning": "",
+    }
     about = {"tool": "git::git_status", "binding": "b" * 64, "decision": "allow"}
     return [
         item(Fact("call.dispatched", "local", f"call:{call}", about), begin=identity),
-        item(Fact("call.succeeded", "local", f"call:{call}", {**about, "state": "succeeded", "error": ""}), end=end),
+        item(
+            Fact(
+                "call.succeeded",
+                "local",
+                f"call:{call}",
+                {**about, "state": "succeeded", "error": ""},
+            ),
+            end=end,
+        ),
     ]
 
 

@@ -1,8 +1,10 @@
-"""How long a change of the configuration takes until calls meet it: ``python -m benchmarks.changes [--postgres]``.
+"""How long a change of the configuration takes until calls meet it: ``python -m benchmarks.changes
+[--postgres]``.
 
-The site has 1,000 servers with 5 tools each and 10,000 agents, in a folder of its own. This process follows the database as a
-web process or ``runmcp`` does; another process makes the changes, one at a time. The time runs from the moment at which
-the change was committed until this process has the snapshot that later calls are decided by.
+The site has 1,000 servers with 5 tools each and 10,000 agents, in a folder of its own. This process
+follows the database as a web process or ``runmcp`` does; another process makes the changes, one at
+a time. The time runs from the moment at which the change was committed until this process has the
+snapshot that later calls are decided by.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 AIM = 1.0  # second
-AGENTS, SERVERS, TOOLS = 10_000, 1_000, 5
+AGENTS = 10_000
+SERVERS = 1_000
+TOOLS = 5
 HANG = 60.0  # seconds
 KINDS = ("a grant", "an agent disabled", "a tool switched off", "a rule")
 
@@ -32,7 +36,8 @@ def main(rounds: int) -> None:
     from mcpregistry.calls.watch.configuration import LiveConfiguration
 
     filling.fill_configuration(
-        filling.Sizes(calls=0, servers=SERVERS, tools=TOOLS, agents=AGENTS, pending=0), filling.now()
+        filling.Sizes(calls=0, servers=SERVERS, tools=TOOLS, agents=AGENTS, pending=0),
+        filling.now(),
     )
     feed = Feed()
     configuration = LiveConfiguration(feed)
@@ -44,7 +49,9 @@ def main(rounds: int) -> None:
     gc.freeze()  # as a web process and runmcp do
     print(f"the first snapshot: {time.monotonic() - began:.2f} s")
     feed.start()
-    print(f"aim: {AIM:.1f} s; load {os.getloadavg()[0]:.1f}; from the commit until later calls are decided by it:")
+    print(
+        f"aim: {AIM:.1f} s; load {os.getloadavg()[0]:.1f}; from the commit until later calls are decided by it:"
+    )
     try:
         for kind in KINDS:
             _measure_changes(kind, rounds, seen)
@@ -53,11 +60,14 @@ def main(rounds: int) -> None:
 
 
 def _measure_changes(kind: str, rounds: int, seen: queue.SimpleQueue[tuple[float, float]]) -> None:
-    waited, used = [], []
+    waited = []
+    used = []
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.changes", "--make", kind],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as maker:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as maker:
         assert maker.stdin
         assert maker.stdout
         assert maker.stdout.readline() == "ready\n"
@@ -95,13 +105,19 @@ def make_changes(kind: str) -> None:
                 tool.enabled = False
                 tool.save()
             case _:
-                PolicyRule.objects.create(name=f"rule {number}", condition="args.path == 'x'", outcome="deny")
+                PolicyRule.objects.create(
+                    name=f"rule {number}", condition="args.path == 'x'", outcome="deny"
+                )
         print(time.monotonic(), flush=True)
 
 
 def _run() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite"
+    )
     parser.add_argument("--rounds", type=int, default=10, help="changes of each kind")
     parser.add_argument("--make", choices=KINDS, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -114,7 +130,9 @@ def _run() -> None:
         make_changes(chosen.make)
         return
     with ExitStack() as stack:
-        os.environ["SLIPSNISSE_VAR"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="slipsnisse-changes-"))
+        os.environ["SLIPSNISSE_VAR"] = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="slipsnisse-changes-")
+        )
         os.environ.pop("DATABASE_URL", None)
         Path(os.environ["SLIPSNISSE_VAR"]).mkdir(exist_ok=True)
         if chosen.postgres:

@@ -1,10 +1,11 @@
-"""What Python's garbage collector costs calls, and whether memory stays bounded without most of its work.
+"""What Python's garbage collector costs calls, and whether memory stays bounded without most of its
+work.
 
     .venv/bin/python -m benchmarks.collector [--calls 1000000] [--at-once 50]
 
-First pairs of runs, one after the other, against a web process as it is and one whose collector is left as Python has
-it, with p50, p99 and the CPU of a call; then ``--calls`` calls against the first, with its memory on the way.
-Linux only (it reads /proc).
+First pairs of runs, one after the other, against a web process as it is and one whose collector is
+left as Python has it, with p50, p99 and the CPU of a call; then ``--calls`` calls against the
+first, with its memory on the way. Linux only (it reads /proc).
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ _UNFROZEN = f"import gc; gc.freeze = lambda: None; {_AS_PYTHON_HAS_IT}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=100_000, help="calls of the run that watches memory")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--calls", type=int, default=100_000, help="calls of the run that watches memory"
+    )
     parser.add_argument("--at-once", type=int, default=50)
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
@@ -69,14 +74,22 @@ def _memory(token: str, at_once: int, calls: int) -> None:
     port = site.free_port()
     with site.gateway(port) as web:
         url = f"http://127.0.0.1:{port}/mcp/bench"
-        made, step = 0, max(1, calls // 20)
+        made = 0
+        step = max(1, calls // 20)
         while made < calls:
             run = one_run(
-                url, token, "stdio__echo", at_once, step, [web.pid], "modern" if made // step % 2 else "older"
+                url,
+                token,
+                "stdio__echo",
+                at_once,
+                step,
+                [web.pid],
+                "modern" if made // step % 2 else "older",
             )
             made += step
             print(
-                f"{made:>9} calls: {_resident_mb(web.pid):.0f} MB, p99 {run['p99_ms']} ms, load {_load()}", flush=True
+                f"{made:>9} calls: {_resident_mb(web.pid):.0f} MB, p99 {run['p99_ms']} ms, load {_load()}",
+                flush=True,
             )
 
 

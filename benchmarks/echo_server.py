@@ -1,4 +1,5 @@
-"""The SDK's own HTTP server with one echo tool, one prompt and one resource: what we are compared with, and an HTTP downstream.
+"""The SDK's own HTTP server with one echo tool, one prompt and one resource: what we are compared
+with, and an HTTP downstream.
 
 python -m benchmarks.echo_server PORT
 """
@@ -13,7 +14,9 @@ from mcp import types as t
 from mcp.server.lowlevel import Server
 
 TOOL = t.Tool(
-    name="echo", description="Echo", input_schema={"type": "object", "properties": {"text": {"type": "string"}}}
+    name="echo",
+    description="Echo",
+    input_schema={"type": "object", "properties": {"text": {"type": "string"}}},
 )
 
 
@@ -45,8 +48,14 @@ async def read_resource(ctx: Any, params: t.ReadResourceRequestParams) -> t.Read
 
 if __name__ == "__main__":
     server = Server(
-        "echo", version="1", on_list_tools=list_tools, on_call_tool=call_tool, on_list_prompts=list_prompts,
-        on_get_prompt=get_prompt, on_list_resources=list_resources, on_read_resource=read_resource,
-    )  # fmt: skip
+        "echo",
+        version="1",
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+    )
     app = server.streamable_http_app(streamable_http_path="/mcp")
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

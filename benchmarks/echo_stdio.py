@@ -1,4 +1,5 @@
-"""A raw stdio MCP server (2026-07-28) with one echo tool, one prompt and one resource, as cheap as Python can be.
+"""A raw stdio MCP server (2026-07-28) with one echo tool, one prompt and one resource, as cheap as
+Python can be.
 
 Takes a number of extra tools to list as its argument.
 """
@@ -10,7 +11,11 @@ import sys
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 EXTRA = [
-    {"name": f"tool_{n}", "description": f"Does thing number {n}, at some length. " * 2, "inputSchema": SCHEMA}
+    {
+        "name": f"tool_{n}",
+        "description": f"Does thing number {n}, at some length. " * 2,
+        "inputSchema": SCHEMA,
+    }
     for n in range(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 ]
 TOOLS = [{"name": "echo", "description": "Echo", "inputSchema": SCHEMA}, *EXTRA]
@@ -35,7 +40,9 @@ def answer(method: str, params: dict) -> dict:
         more = {"nextCursor": str(start + 200)} if start + 200 < len(TOOLS) else {}
         return COMPLETE | {"tools": TOOLS[start : start + 200]} | more
     if method == "prompts/get":
-        return COMPLETE | {"messages": [{"role": "user", "content": {"type": "text", "text": "x" * 100}}]}
+        return COMPLETE | {
+            "messages": [{"role": "user", "content": {"type": "text", "text": "x" * 100}}]
+        }
     if method == "resources/read":
         return COMPLETE | {"contents": [{"uri": params["uri"], "text": "x" * 100}]}
     if method in LISTS:

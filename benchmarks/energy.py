@@ -1,9 +1,10 @@
-"""What an energy pool costs: calls a second of an agent without one, of one with, and of one whose results tell it.
+"""What an energy pool costs: calls a second of an agent without one, of one with, and of one whose
+results tell it.
 
     python -m benchmarks.energy [--calls 300] [--rounds 4]
 
-One web process, one stdio server. The three take turns, so that what drifts is in all of them; SQLite, or the database that
-DATABASE_URL names.
+One web process, one stdio server. The three take turns, so that what drifts is in all of them;
+SQLite, or the database that DATABASE_URL names.
 """
 
 from __future__ import annotations
@@ -20,26 +21,34 @@ from benchmarks import site
 from benchmarks.gateway import ECHO, STDIO
 
 KINDS = ("no pool", "a pool", "a pool, told")
-Figures = dict[str, list[tuple[float, float]]]  # of each round: calls a second, milliseconds of CPU a call
+# of each round: calls a second, milliseconds of CPU a call
+Figures = dict[str, list[tuple[float, float]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", type=int, default=300, help="of each kind in each round")
     parser.add_argument("--rounds", type=int, default=4)
     options = parser.parse_args()
     var = site.prepare()
     try:
-        tokens, port = _furnished(), site.free_port()
+        tokens = _furnished()
+        port = site.free_port()
         with site.gateway(port) as web:
             for at_once in (1, 10):
-                _printed(at_once, _measured(port, web.pid, tokens, at_once, options.calls, options.rounds))
+                _printed(
+                    at_once,
+                    _measured(port, web.pid, tokens, at_once, options.calls, options.rounds),
+                )
     finally:
         shutil.rmtree(var, ignore_errors=True)
 
 
 def _furnished() -> Mapping[str, str]:
-    """Three agents with the same grant; two draw on a pool that refills faster than they can spend."""
+    """Three agents with the same grant; two draw on a pool that refills faster than they can
+    spend."""
     from mcpregistry.models import Agent, Endpoint, EnergyPool, Server
     from mcpregistry.services.access import agents, grants, tokens
     from mcpregistry.services.energy import pools
@@ -57,15 +66,31 @@ def _furnished() -> Mapping[str, str]:
     return found
 
 
-def _measured(port: int, pid: int, tokens: Mapping[str, str], at_once: int, calls: int, rounds: int) -> Figures:
+def _measured(
+    port: int, pid: int, tokens: Mapping[str, str], at_once: int, calls: int, rounds: int
+) -> Figures:
     found: Figures = {kind: [] for kind in KINDS}
     for turn in range(rounds + 1):
         for kind in KINDS:
             endpoint = "told" if kind == KINDS[-1] else "bench"
             url = f"http://127.0.0.1:{port}/mcp/{endpoint}"
-            argv = ["-m", "benchmarks.load", url, tokens[kind], "stdio__echo", str(at_once), str(calls)]
+            argv = [
+                "-m",
+                "benchmarks.load",
+                url,
+                tokens[kind],
+                "stdio__echo",
+                str(at_once),
+                str(calls),
+            ]
             spent = site.cpu_seconds(pid)
-            said = subprocess.run([sys.executable, *argv], cwd=site.ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            said = subprocess.run(
+                [sys.executable, *argv],
+                cwd=site.ROOT,
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             if turn:  # the first loads whatever a first call loads
                 cpu = (site.cpu_seconds(pid) - spent) * 1000 / calls
                 found[kind].append((json.loads(said.stdout)["calls_per_second"], cpu))
@@ -74,11 +99,17 @@ def _measured(port: int, pid: int, tokens: Mapping[str, str], at_once: int, call
 
 def _printed(at_once: int, found: Figures) -> None:
     bare = _middle(found[KINDS[0]], 0)
-    print(f"\n{at_once} at once (medians of rounds){'calls/s':>14}{'':8}{'CPU ms a call':>14}   calls/s of each round")
+    print(
+        f"\n{at_once} at once (medians of rounds){'calls/s':>14}{'':8}{'CPU ms a call':>14}   calls/s of each round"
+    )
     for kind in KINDS:
-        middle, cpu = _middle(found[kind], 0), _middle(found[kind], 1)
+        middle = _middle(found[kind], 0)
+        cpu = _middle(found[kind], 1)
         rounds = " ".join(f"{each:.0f}" for each, _ in found[kind])
-        print(f"  {kind:30}{middle:14.0f}{100 * middle / bare:6.0f} %{cpu:14.2f}   {rounds}", flush=True)
+        print(
+            f"  {kind:30}{middle:14.0f}{100 * middle / bare:6.0f} %{cpu:14.2f}   {rounds}",
+            flush=True,
+        )
 
 
 def _middle(rounds: list[tuple[float, float]], place: int) -> float:

@@ -1,7 +1,9 @@
-"""A site with a long record, in minutes: the same rows for the same figures, on whatever database the settings name.
+"""A site with a long record, in minutes: the same rows for the same figures, on whatever database
+the settings name.
 
-Servers, tools, agents and grants are made by ``bulk_create``; calls and the two signed, chained audit entries of each go
-straight into their tables (COPY on PostgreSQL). Calls are spread over 25 days, most by few agents to few servers.
+Servers, tools, agents and grants are made by ``bulk_create``; calls and the two signed, chained
+audit entries of each go straight into their tables (COPY on PostgreSQL). Calls are spread over 25
+days, most by few agents to few servers.
 """
 
 from __future__ import annotations
@@ -18,12 +20,23 @@ BATCH = 5_000
 PROGRESS = 50_000  # calls between two lines of output
 WRITERS = 20
 STATES = (
-    ("succeeded", 9_000), ("tool_error", 500), ("denied", 300), ("not_sent", 80), ("unknown", 60), ("expired", 30),
-    ("rejected", 20), ("cancelled", 10),
-)  # fmt: skip
+    ("succeeded", 9_000),
+    ("tool_error", 500),
+    ("denied", 300),
+    ("not_sent", 80),
+    ("unknown", 60),
+    ("expired", 30),
+    ("rejected", 20),
+    ("cancelled", 10),
+)
 RESULT = '{"content":[{"type":"text","text":"' + "x" * 200 + '"}]}'
-FAILURES = ("No file named '/srv/{}'.", "The service answered with status 503 after {} ms.", "Row {} is locked.")
-GRANTED_SINGLY = 20  # of the busiest servers: the busiest agent holds a grant for each of their tools, too
+FAILURES = (
+    "No file named '/srv/{}'.",
+    "The service answered with status 503 after {} ms.",
+    "Row {} is locked.",
+)
+# of the busiest servers: the busiest agent holds a grant for each of their tools, too
+GRANTED_SINGLY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +67,34 @@ def fill_configuration(sizes: Sizes, now: datetime) -> None:
     from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool
 
     Server.objects.bulk_create(
-        Server(slug=f"server-{n:04}", command=["no-such-program"], lifecycle="active") for n in range(sizes.servers)
+        Server(slug=f"server-{n:04}", command=["no-such-program"], lifecycle="active")
+        for n in range(sizes.servers)
     )
     named = [_listed(n) for n in range(sizes.tools)]
     servers = list(Server.objects.order_by("id"))
     Tool.objects.bulk_create(
-        (Tool(server=s, name=each["name"], first_seen_at=now, last_seen_at=now) for s in servers for each in named),
+        (
+            Tool(server=s, name=each["name"], first_seen_at=now, last_seen_at=now)
+            for s in servers
+            for each in named
+        ),
         batch_size=500,
     )
     bodies = {each["name"]: (definition_hash(each), stored(each)) for each in named}
     Definition.objects.bulk_create(
         (
-            Definition(tool=tool, hash=bodies[tool.name][0], body=bodies[tool.name][1], seen_at=now, decided_at=now, approved=True)
+            Definition(
+                tool=tool,
+                hash=bodies[tool.name][0],
+                body=bodies[tool.name][1],
+                seen_at=now,
+                decided_at=now,
+                approved=True,
+            )
             for tool in Tool.objects.order_by("id")
         ),
         batch_size=500,
-    )  # fmt: skip
+    )
     approved = dict(Definition.objects.values_list("tool_id", "id"))
     tools = list(Tool.objects.order_by("id"))
     for tool in tools:
@@ -80,49 +105,80 @@ def fill_configuration(sizes: Sizes, now: datetime) -> None:
     Endpoint.objects.get_or_create(slug="default")
     agents = list(Agent.objects.filter(slug__startswith="agent-").order_by("id"))
     Grant.objects.bulk_create(
-        (Grant(agent=agent, server=server, kind="") for agent in agents[:1] for server in servers), batch_size=500
+        (Grant(agent=agent, server=server, kind="") for agent in agents[:1] for server in servers),
+        batch_size=500,
     )
     Grant.objects.bulk_create(
-        (Grant(agent=a, server=servers[(n * 7 + k) % len(servers)]) for n, a in enumerate(agents[1:]) for k in range(5)),
+        (
+            Grant(agent=a, server=servers[(n * 7 + k) % len(servers)])
+            for n, a in enumerate(agents[1:])
+            for k in range(5)
+        ),
         batch_size=500,
-    )  # fmt: skip
+    )
     busiest = Tool.objects.filter(server__in=servers[:GRANTED_SINGLY])
-    Grant.objects.bulk_create((Grant(agent=agents[0], tool=tool) for tool in busiest), batch_size=500)
+    Grant.objects.bulk_create(
+        (Grant(agent=agents[0], tool=tool) for tool in busiest), batch_size=500
+    )
     Grant.objects.update(created_at=now - timedelta(days=60))  # old enough for the access analyzer
 
 
 def _listed(number: int) -> dict[str, Any]:
-    properties = {name: {"type": "string", "description": f"The {name} to use."} for name in ("path", "text", "mode")}
+    properties = {
+        name: {"type": "string", "description": f"The {name} to use."}
+        for name in ("path", "text", "mode")
+    }
     schema = {"type": "object", "properties": properties, "required": ["path"]}
-    return {"name": f"tool_{number}", "description": f"Does what tool {number} does. " * 4, "inputSchema": schema}
+    return {
+        "name": f"tool_{number}",
+        "description": f"Does what tool {number} does. " * 4,
+        "inputSchema": schema,
+    }
 
 
 class _Names:
     """Who calls what: few agents and servers make most of the calls."""
 
     def __init__(self, sizes: Sizes, chance: random.Random) -> None:
-        self.sizes, self.chance = sizes, chance
+        self.sizes = sizes
+        self.chance = chance
 
     def one(self, identifier: str, at: datetime, state: str) -> dict[str, Any]:
-        chance, sizes = self.chance, self.sizes
+        chance = self.chance
+        sizes = self.sizes
         server = f"server-{int(sizes.servers * chance.random() ** 3):04}"
-        tool, took = f"tool_{chance.randrange(sizes.tools)}", chance.expovariate(1 / 80)
+        tool = f"tool_{chance.randrange(sizes.tools)}"
+        took = chance.expovariate(1 / 80)
         sent = state not in ("denied", "expired", "rejected", "cancelled", "pending")
         return {
-            "id": identifier, "state": state, "agent_slug": f"agent-{int(sizes.agents * chance.random() ** 2):03}",
-            "endpoint_slug": "default", "server_slug": server, "server_revision": 1, "tool_name": tool,
-            "exposed_name": f"{server}__{tool}", "definition_hash": "d" * 64, "binding": "b" * 64,
-            "arguments": f'{{"mode":"read","path":"/srv/{identifier[:8]}"}}', "outcome": "ask" if state == "pending" else "allow",
-            "reason": "A rule allows it.", "error_code": "" if state == "succeeded" else chance.choice(_CODES),
-            "result": self.choose_result(identifier, state), "result_bytes": 240 if state == "succeeded" else 0,
-            "origin": chance.choices(("http", "stdio", "rest", "run"), (70, 20, 9, 1))[0], "host_name": "claude-code",
-            "requester": "admin" if chance.random() < 0.01 else "", "request_id": f"req-{identifier[:12]}" if chance.random() < 0.3 else "",
-            "writer": "", "received_at": at,
+            "id": identifier,
+            "state": state,
+            "agent_slug": f"agent-{int(sizes.agents * chance.random() ** 2):03}",
+            "endpoint_slug": "default",
+            "server_slug": server,
+            "server_revision": 1,
+            "tool_name": tool,
+            "exposed_name": f"{server}__{tool}",
+            "definition_hash": "d" * 64,
+            "binding": "b" * 64,
+            "arguments": f'{{"mode":"read","path":"/srv/{identifier[:8]}"}}',
+            "outcome": "ask" if state == "pending" else "allow",
+            "reason": "A rule allows it.",
+            "error_code": "" if state == "succeeded" else chance.choice(_CODES),
+            "result": self.choose_result(identifier, state),
+            "result_bytes": 240 if state == "succeeded" else 0,
+            "origin": chance.choices(("http", "stdio", "rest", "run"), (70, 20, 9, 1))[0],
+            "host_name": "claude-code",
+            "requester": "admin" if chance.random() < 0.01 else "",
+            "request_id": f"req-{identifier[:12]}" if chance.random() < 0.3 else "",
+            "writer": "",
+            "received_at": at,
             "dispatched_at": at + timedelta(milliseconds=2) if sent else None,
             "finished_at": None if state == "pending" else at + timedelta(milliseconds=took),
             "lease_until": at + timedelta(days=1) if state == "pending" else None,
-            "fence": 0, "duration_ms": None if state == "pending" else took,
-        }  # fmt: skip
+            "fence": 0,
+            "duration_ms": None if state == "pending" else took,
+        }
 
     def choose_result(self, identifier: str, state: str) -> str:
         if state == "succeeded":
@@ -150,7 +206,8 @@ def _identifier(chance: random.Random) -> str:
 
 
 def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
-    """Calls with their entries, a batch a transaction; ``process``: what the writers of the chains are called."""
+    """Calls with their entries, a batch a transaction; ``process``: what the writers of the chains
+    are called."""
     from django.db import transaction
 
     from mcpregistry.models import AuditEntry, Invocation
@@ -158,7 +215,8 @@ def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
 
     chains = {n: Chain(f"{process}{n}") for n in range(WRITERS)}
     remaining = iter(rows)
-    began, done = time.perf_counter(), 0
+    began = time.perf_counter()
+    done = 0
     while batch := list(islice(remaining, BATCH)):
         entries: list[Entry] = []
         for row in batch:
@@ -167,7 +225,9 @@ def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
             chains[number], told = chains[number].extended(_facts(row), row["received_at"])
             entries += told
         with transaction.atomic():
-            _insert(Invocation._meta.db_table, list(batch[0]), [tuple(row.values()) for row in batch])
+            _insert(
+                Invocation._meta.db_table, list(batch[0]), [tuple(row.values()) for row in batch]
+            )
             _insert(AuditEntry._meta.db_table, Entry._fields, entries)
         done += len(batch)
         if done % PROGRESS == 0:
@@ -177,7 +237,11 @@ def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
 def _facts(row: dict[str, Any]) -> list[Any]:
     from mcpregistry.services.records.audit import Fact
 
-    about = {"tool": f"{row['server_slug']}::{row['tool_name']}", "binding": row["binding"], "decision": row["outcome"]}
+    about = {
+        "tool": f"{row['server_slug']}::{row['tool_name']}",
+        "binding": row["binding"],
+        "decision": row["outcome"],
+    }
     first = "call.dispatched" if row["dispatched_at"] else "call.asked"
     ended = {**about, "state": row["state"], "error": row["error_code"]}
     return [
@@ -198,7 +262,10 @@ def _insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
                 for row in rows:
                     copy.write_row(row)
             return
-        plain = [[moment(value) if isinstance(value, datetime) else value for value in row] for row in rows]
+        plain = [
+            [moment(value) if isinstance(value, datetime) else value for value in row]
+            for row in rows
+        ]
         cursor.executemany(insert_into(table, columns), plain)
 
 
@@ -206,24 +273,31 @@ def _held(names: _Names, count: int, now: datetime) -> None:
     from mcpregistry.models import ApprovalRequest
 
     held = [
-        names.one(_identifier(names.chance), now - timedelta(seconds=3 * number), "pending") for number in range(count)
+        names.one(_identifier(names.chance), now - timedelta(seconds=3 * number), "pending")
+        for number in range(count)
     ]
     _calls(held, "worker")
     ApprovalRequest.objects.bulk_create(
         (
             ApprovalRequest(
-                id=_identifier(names.chance), call_id=row["id"], rule_name=f"Ask about {row['tool_name']}",
-                rule_fingerprint="f" * 64, risk="high", risk_rank=3, asked_at=row["received_at"],
+                id=_identifier(names.chance),
+                call_id=row["id"],
+                rule_name=f"Ask about {row['tool_name']}",
+                rule_fingerprint="f" * 64,
+                risk="high",
+                risk_rank=3,
+                asked_at=row["received_at"],
                 decide_by=now + timedelta(days=1),
             )
             for row in held
         ),
         batch_size=500,
-    )  # fmt: skip
+    )
 
 
 def _settled(now: datetime) -> None:
-    """What the clock has done on a site that has run for so long: hours counted, grants analyzed, statistics made."""
+    """What the clock has done on a site that has run for so long: hours counted, grants analyzed,
+    statistics made."""
     from django.db import connection
 
     from mcpregistry.services.policy import findings

@@ -1,9 +1,11 @@
-"""How long the first answer of an expert tool takes that is asked as soon as a started site answers.
+"""How long the first answer of an expert tool takes that is asked as soon as a started site
+answers.
 
     python -m benchmarks.first_answer [--starts 3]
 
-A site is made by `manage.py up` in a throw-away folder, with the demo's expert tool (its model is scripted and answers
-at once, its tools are real servers). Then it is started again, so often, and asked at once over MCP.
+A site is made by `manage.py up` in a throw-away folder, with the demo's expert tool (its model is
+scripted and answers at once, its tools are real servers). Then it is started again, so often, and
+asked at once over MCP.
 """
 
 from __future__ import annotations
@@ -33,11 +35,19 @@ class Up:
 
     def __init__(self, var: Path) -> None:
         self.began = time.monotonic()
-        env = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "up", "--port", "0"], cwd=site.ROOT, text=True,
-            env=env | {"SLIPSNISSE_VAR": str(var)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [sys.executable, "manage.py", "up", "--port", "0"],
+            cwd=site.ROOT,
+            text=True,
+            env=env | {"SLIPSNISSE_VAR": str(var)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         self.text = ""
 
     def says(self, pattern: str) -> str:
@@ -63,7 +73,10 @@ class Up:
         used = {}
         for child in psutil.Process(self.process.pid).children():
             words = " ".join(child.cmdline())
-            name = next((name for name in ("web", "worker", "beat", "valkey") if f"{name}" in words), "other")
+            name = next(
+                (name for name in ("web", "worker", "beat", "valkey") if f"{name}" in words),
+                "other",
+            )
             times = child.cpu_times()
             used[name] = round(times.user + times.system, 1)
         return used
@@ -75,14 +88,24 @@ class Up:
 
 def ask(url: str, token: str) -> tuple[str, list[tuple[float, str]]]:
     """The answer's text, and each word of progress with its seconds since the question."""
-    params = {"name": TOOL, "arguments": {"question": "What is the last commit?"}, "_meta": load.CALL_META}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    params = {
+        "name": TOOL,
+        "arguments": {"question": "What is the last commit?"},
+        "_meta": load.CALL_META,
+    }
+    body = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    ).encode()
     headers = {
-        "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": TOOL,
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": TOOL,
         "Authorization": f"Bearer {token}",
-    }  # fmt: skip
-    began, told = time.monotonic(), []
+    }
+    began = time.monotonic()
+    told = []
     request = urllib.request.Request(url, body, headers)
     with urllib.request.urlopen(request, timeout=120) as answer:
         for line in answer:
@@ -90,7 +113,9 @@ def ask(url: str, token: str) -> tuple[str, list[tuple[float, str]]]:
                 continue
             message = json.loads(line[start:])
             if message.get("method") == "notifications/progress":
-                told.append((round(time.monotonic() - began, 2), message["params"].get("message", "")))
+                told.append(
+                    (round(time.monotonic() - began, 2), message["params"].get("message", ""))
+                )
             elif "result" in message or "error" in message:
                 return json.dumps(message.get("result") or message["error"])[:200], told
     raise RuntimeError("no answer")
@@ -115,9 +140,12 @@ def measure(var: Path, token: str) -> dict[str, object]:
         answer, told = ask(f"{url}/mcp/default", token)
         took = time.monotonic() - page
         return {
-            "page_s": round(page - up.began, 2), "answer_s": round(took, 2), "told": told, "cpu": up.cpu(),
+            "page_s": round(page - up.began, 2),
+            "answer_s": round(took, 2),
+            "told": told,
+            "cpu": up.cpu(),
             "answer": answer,
-        }  # fmt: skip
+        }
     finally:
         up.end()
 

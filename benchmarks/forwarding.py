@@ -1,4 +1,5 @@
-"""What a call costs in the process that has its session's connection, and in another one that forwards it: an echo tool over stdio.
+"""What a call costs in the process that has its session's connection, and in another one that
+forwards it: an echo tool over stdio.
 
 python -m benchmarks.forwarding [CALLS]
 
@@ -31,39 +32,54 @@ async def main(calls: int, folder: Path) -> None:
     from mcpregistry.downstream.pool.pool import Pool
     from mcpregistry.models import Server
 
-    server = await db_call(Server.objects.create, slug="echo", transport="stdio", command=sys.executable)
+    server = await db_call(
+        Server.objects.create, slug="echo", transport="stdio", command=sys.executable
+    )
     argv = (sys.executable, "-S", str(Path(__file__).with_name("echo_stdio.py")))
 
     async def target(_: int) -> Target:
         return Target(server.pk, "echo", 1, "stdio", argv=argv)
 
     async def through(placement: Placement, kind: str) -> dict[str, Any]:
-        return await placement.call(server.pk, "echo", b'{"text":"hello"}', session=f"bench/{kind}", host=NOTHING)
+        return await placement.call(
+            server.pk, "echo", b'{"text":"hello"}', session=f"bench/{kind}", host=NOTHING
+        )
 
     for kind, places in (
         ("Unix socket", [folder / f"{number}.sock" for number in (1, 2)]),
         ("TLS", [Host("127.0.0.1")] * 2),
     ):
         placements = [
-            Placement(Pool(target, lambda _: None), f"web@bench:{2**22 + number}") for number, _ in enumerate(places)
+            Placement(Pool(target, lambda _: None), f"web@bench:{2**22 + number}")
+            for number, _ in enumerate(places)
         ]
         for placement, place in zip(placements, places, strict=True):
             await placement.start(place)
         for many in (1, 10):
-            for name, placement in (("the owner", placements[0]), (f"forwarded, {kind}", placements[1])):
+            for name, placement in (
+                ("the owner", placements[0]),
+                (f"forwarded, {kind}", placements[1]),
+            ):
                 await through(placement, kind)
                 wall, cpu = await measured(partial(through, placement, kind), calls, many)
-                print(f"{many:>3} at once   {name:<24}{wall:8.3f} ms a call   {cpu:8.3f} ms of CPU", flush=True)
+                print(
+                    f"{many:>3} at once   {name:<24}{wall:8.3f} ms a call   {cpu:8.3f} ms of CPU",
+                    flush=True,
+                )
         for placement in placements:
             await placement.close()
             await placement._pool.close()
 
 
-async def measured(call: Callable[[], Awaitable[Any]], calls: int, many: int) -> tuple[float, float]:
+async def measured(
+    call: Callable[[], Awaitable[Any]], calls: int, many: int
+) -> tuple[float, float]:
     """Return the medians of rounds: milliseconds of time and of CPU for each call."""
-    walls, cpus = [], []
+    walls = []
+    cpus = []
     for _ in range(ROUNDS):
-        began, cpu = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
+        cpu = time.process_time()
         for _ in range(calls // many):
             await asyncio.gather(*(call() for _ in range(many)))
         walls.append((time.perf_counter() - began) / calls * 1000)

@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.gateway [--quick] [--out FILE]
 
-Prints tables and writes JSON. Policy (a rule with a condition) and durable audit (SQLite, synchronous
-FULL) are on, and every call carries a progress token, as those of real hosts do. On a busy
-machine calls per second swing; CPU microseconds per call are steady, so compare those. Linux only
-(it reads /proc).
+Prints tables and writes JSON. Policy (a rule with a condition) and durable audit (SQLite,
+synchronous FULL) are on, and every call carries a progress token, as those of real hosts do. On a
+busy machine calls per second swing; CPU microseconds per call are steady, so compare those. Linux
+only (it reads /proc).
 """
 
 from __future__ import annotations
@@ -32,15 +32,23 @@ STDIO = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "echo_stdio.py")]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls, one repeat")
-    parser.add_argument("--share", type=float, default=1.0, help="of the calls, where there is less time")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of the calls, where there is less time"
+    )
     parser.add_argument("--calls-only", action="store_true", help="no starts, lists and changes")
-    parser.add_argument("--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "gateway.json")
+    parser.add_argument(
+        "--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "gateway.json"
+    )
     options = parser.parse_args()
     var = site.prepare()
     try:
-        results = {"machine": machine()} | _measure(options.quick, options.share, calls_only=options.calls_only)
+        results = {"machine": machine()} | _measure(
+            options.quick, options.share, calls_only=options.calls_only
+        )
     finally:
         shutil.rmtree(var, ignore_errors=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -49,10 +57,18 @@ def main() -> None:
 
 
 def _measure(quick: bool, share: float, *, calls_only: bool) -> dict[str, Any]:
-    echo_port, port = site.free_port(), site.free_port()
+    echo_port = site.free_port()
+    port = site.free_port()
     site.register("stdio", ECHO, OTHERS, transport="stdio", command=STDIO, max_concurrency=64)
     address = f"http://127.0.0.1:{echo_port}/mcp"
-    site.register("http", ECHO, transport="http", url=address, allowed_networks=["127.0.0.0/8"], max_concurrency=64)
+    site.register(
+        "http",
+        ECHO,
+        transport="http",
+        url=address,
+        allowed_networks=["127.0.0.0/8"],
+        max_concurrency=64,
+    )
     token = site.token()
     echo = ["-m", "benchmarks.echo_server", str(echo_port)]
     with site.child(echo, echo_port) as direct, site.gateway(port) as web:
@@ -75,7 +91,8 @@ def _calls(
     quick: bool, share: float, direct: int, address: str, web: list[int], url: str, token: str
 ) -> list[dict[str, Any]]:
     """Every variant in both eras: tools at every concurrency, prompts and resources at ten."""
-    there, here = (address, [direct]), (url, web)
+    there = (address, [direct])
+    here = (url, web)
     tools = [
         (DIRECT, "echo", *there),
         ("gateway -> stdio", "stdio__echo", *here),
@@ -100,7 +117,8 @@ def _calls(
 def _compared(
     variants: list[Any], token: str, era: str, concurrency: int, quick: bool, share: float
 ) -> list[dict[str, Any]]:
-    """Interleaved repeats of these; the median repeat counts. The first of them is what the others are compared with."""
+    """Interleaved repeats of these; the median repeat counts. The first of them is what the others
+    are compared with."""
     count = round({1: 1500, 10: 4000, 50: 6000}[concurrency] * (0.1 if quick else share))
     runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in variants}
     for turn in range(1 if quick else 3):
@@ -111,7 +129,10 @@ def _compared(
     rows = []
     for name in runs:
         middle = sorted(runs[name], key=lambda run: run["calls_per_second"])[len(runs[name]) // 2]
-        rows.append({"what": name, "era": era, "concurrency": concurrency, "direct": variants[0][0]} | middle)
+        rows.append(
+            {"what": name, "era": era, "concurrency": concurrency, "direct": variants[0][0]}
+            | middle
+        )
     return rows
 
 
@@ -121,11 +142,25 @@ def one_run(
     """One run of ``benchmarks.load``, with the CPU of a call in these processes."""
     before = sum(map(site.cpu_seconds, pids))
     run = _generate(url, token, what, concurrency, count, era)
-    return run | {"server_cpu_us_per_call": round((sum(map(site.cpu_seconds, pids)) - before) / count * 1e6)}
+    return run | {
+        "server_cpu_us_per_call": round((sum(map(site.cpu_seconds, pids)) - before) / count * 1e6)
+    }
 
 
-def _generate(url: str, token: str, what: str, concurrency: int, count: int, era: str) -> dict[str, float]:
-    argv = [sys.executable, "-m", "benchmarks.load", url, token, what, str(concurrency), str(count), era]
+def _generate(
+    url: str, token: str, what: str, concurrency: int, count: int, era: str
+) -> dict[str, float]:
+    argv = [
+        sys.executable,
+        "-m",
+        "benchmarks.load",
+        url,
+        token,
+        what,
+        str(concurrency),
+        str(count),
+        era,
+    ]
     done = subprocess.run(argv, cwd=site.ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv[2:])}: {done.stderr}")
@@ -138,7 +173,9 @@ def _print_calls(rows: list[dict[str, Any]]) -> None:
     )
     for row in rows:
         like = row | {"what": row["direct"]}
-        base = next(r for r in rows if all(r[key] == like[key] for key in ("what", "concurrency", "era")))
+        base = next(
+            r for r in rows if all(r[key] == like[key] for key in ("what", "concurrency", "era"))
+        )
         ratio = row["calls_per_second"] / base["calls_per_second"]
         added = row["p50_ms"] - base["p50_ms"]
         print(
@@ -163,7 +200,9 @@ def _stdio_direct(count: int) -> dict[str, float]:
         return {"p50_ms": round(sorted(times)[count // 2] * 1000, 3)}
 
     result = asyncio.run(run())
-    print(f"\nThe same stdio server through the SDK's client, one at a time: p50 {result['p50_ms']} ms")
+    print(
+        f"\nThe same stdio server through the SDK's client, one at a time: p50 {result['p50_ms']} ms"
+    )
     return result
 
 
@@ -176,7 +215,11 @@ async def _change_latency(url: str, token: str, times: int) -> dict[str, float]:
 
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(load.request(url, token, "subscriptions/listen", {"notifications": {"toolsListChanged": True}}))
+    writer.write(
+        load.request(
+            url, token, "subscriptions/listen", {"notifications": {"toolsListChanged": True}}
+        )
+    )
     await reader.readuntil(b"acknowledged")
     name = t.ToolListChangedNotification.model_fields["method"].default.encode()
     taken = []
@@ -188,7 +231,9 @@ async def _change_latency(url: str, token: str, times: int) -> dict[str, float]:
     writer.close()
     taken.sort()
     result = {"p50": round(taken[len(taken) // 2], 1), "max": round(taken[-1], 1)}
-    print(f"\nConfiguration change to host notification: p50 {result['p50']} ms, max {result['max']} ms")
+    print(
+        f"\nConfiguration change to host notification: p50 {result['p50']} ms, max {result['max']} ms"
+    )
     return result
 
 
@@ -199,7 +244,9 @@ def _lists(quick: bool) -> list[dict[str, Any]]:
     for size in (10, 1000, 5000):
         rows.append(asyncio.run(_list(size, 5 if quick else 50)))
         row = rows[-1]
-        print(f"{size:<12}{row['pages']:>7}{row['bytes']:>10}{row['ms']:>10.2f}{row['cpu_us']:>9.0f}")
+        print(
+            f"{size:<12}{row['pages']:>7}{row['bytes']:>10}{row['ms']:>10.2f}{row['cpu_us']:>9.0f}"
+        )
     return rows
 
 
@@ -207,31 +254,47 @@ async def _list(size: int, times: int) -> dict[str, Any]:
     from mcpregistry.models import Grant, Server
 
     await asyncio.to_thread(Grant.objects.all().delete)
-    extra = [{"name": f"tool_{n}", "description": "Does a thing. " * 6, "inputSchema": SCHEMA} for n in range(size)]
-    await asyncio.to_thread(site.register, f"many{size}", extra, transport="stdio", command=[*STDIO, str(size)])
+    extra = [
+        {"name": f"tool_{n}", "description": "Does a thing. " * 6, "inputSchema": SCHEMA}
+        for n in range(size)
+    ]
+    await asyncio.to_thread(
+        site.register, f"many{size}", extra, transport="stdio", command=[*STDIO, str(size)]
+    )
     token = await asyncio.to_thread(site.token)
     port = site.free_port()
     url = f"http://127.0.0.1:{port}/mcp/bench"
     with site.gateway(port) as web:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=64 * 1024 * 1024)
         pages, count = await _walk(reader, writer, url, token)  # first time: the bytes are made
-        before, started = site.cpu_seconds(web.pid), time.perf_counter()
+        before = site.cpu_seconds(web.pid)
+        started = time.perf_counter()
         for _ in range(times):
             await _walk(reader, writer, url, token)
-        wall, cpu = time.perf_counter() - started, site.cpu_seconds(web.pid) - before
+        wall = time.perf_counter() - started
+        cpu = site.cpu_seconds(web.pid) - before
         writer.close()
     await asyncio.to_thread(Server.objects.filter(slug=f"many{size}").update, lifecycle="disabled")
     return {
-        "tools": size, "pages": pages, "bytes": count, "ms": wall / times * 1000, "cpu_us": cpu / times * 1e6,
-    }  # fmt: skip
+        "tools": size,
+        "pages": pages,
+        "bytes": count,
+        "ms": wall / times * 1000,
+        "cpu_us": cpu / times * 1e6,
+    }
 
 
-async def _walk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str, token: str) -> tuple[int, int]:
-    pages, count, cursor = 0, 0, None
+async def _walk(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str, token: str
+) -> tuple[int, int]:
+    pages = 0
+    count = 0
+    cursor = None
     while True:
         params = {"cursor": cursor} if cursor else {}
         body = await load.exchange(reader, writer, load.request(url, token, "tools/list", params))
-        pages, count = pages + 1, count + len(body)
+        pages = pages + 1
+        count = count + len(body)
         cursor = json.loads(body)["result"].get("nextCursor")
         if cursor is None:
             return pages, count
@@ -242,10 +305,13 @@ def _starts(times: int) -> dict[str, Any]:
     from benchmarks.starts import runmcp_start, web_start
 
     runs = [runmcp_start() for _ in range(times + 1)]
-    first, later = runs[0], runs[1:]
+    first = runs[0]
+    later = runs[1:]
     middle = {key: sorted(run[key] for run in later)[len(later) // 2] for key in later[0]}
     web = sorted(web_start() for _ in range(times))[times // 2]
-    print(f"\nrunmcp, first start:       answer {first['answer_s']:.2f} s, tools/list {first['list_s']:.2f} s")
+    print(
+        f"\nrunmcp, first start:       answer {first['answer_s']:.2f} s, tools/list {first['list_s']:.2f} s"
+    )
     print(
         f"runmcp, later starts:      answer {middle['answer_s']:.2f} s, tools/list {middle['list_s']:.2f} s, "
         f"first call {middle['call_s']:.2f} s, peak {middle['peak_mb']:.0f} MB"

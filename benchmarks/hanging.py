@@ -1,11 +1,13 @@
-"""How long calls of an expert tool, and a person's test of a server, take while fifty other servers hang.
+"""How long calls of an expert tool, and a person's test of a server, take while fifty other servers
+hang.
 
     python -m benchmarks.hanging [--calls 30] [--servers 50]
 
-A site is made by `manage.py up` in a throw-away folder, with the demo's expert tool (its model is scripted, its tools are
-real servers). Half of the idle calls are made before the servers are added, half after they were deleted. The servers read
-their input, never answer, and may take ten minutes to connect. Then a server that works is tested; and all that hang are disabled,
-until the last of their processes has gone.
+A site is made by `manage.py up` in a throw-away folder, with the demo's expert tool (its model is
+scripted, its tools are real servers). Half of the idle calls are made before the servers are added,
+half after they were deleted. The servers read their input, never answer, and may take ten minutes
+to connect. Then a server that works is tested; and all that hang are disabled, until the last of
+their processes has gone.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ AIM = 1.5
 
 def main() -> None:
     """Print the times, and their ratio beside the aim."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", type=int, default=30, help="idle, and beside the servers")
     parser.add_argument("--servers", type=int, default=50)
     options = parser.parse_args()
@@ -57,7 +61,9 @@ def _measure(url: str, token: str, var: Path, calls: int, servers: int) -> None:
     _times(url, token, 5)  # whatever is loaded by the first
     idle = _times(url, token, calls // 2)
     hanging = [_hanging(number) for number in range(servers)]
-    _until(lambda: Server.objects.filter(check_until__isnull=False, slug__startswith="hangs").exists())
+    _until(
+        lambda: Server.objects.filter(check_until__isnull=False, slug__startswith="hangs").exists()
+    )
     time.sleep(20)  # one more tick of the clock, which checks what is due
     beside = _times(url, token, calls)
     running = _processes()
@@ -74,11 +80,16 @@ def _measure(url: str, token: str, var: Path, calls: int, servers: int) -> None:
     idle += _times(url, token, calls - calls // 2)
     ratio = statistics.median(beside) / statistics.median(idle)
     print(f"{TOOL}: {calls} calls, one after the other")
-    for name, times in (("idle", idle), (f"beside {servers} servers that hang ({running} processes of them)", beside)):
+    for name, times in (
+        ("idle", idle),
+        (f"beside {servers} servers that hang ({running} processes of them)", beside),
+    ):
         print(f"  {name:64} {statistics.median(times):6.2f} s median {max(times):6.2f} s at most")
     print(f"  ratio of the medians {ratio:.2f} (aim: {AIM:g})")
     print(f"A person's test of a server that works, beside them: {tested:.2f} s")
-    print(f"All disabled in {disabled:.2f} s; the last of their processes had gone {gone:.2f} s later")
+    print(
+        f"All disabled in {disabled:.2f} s; the last of their processes had gone {gone:.2f} s later"
+    )
 
 
 def _times(url: str, token: str, count: int) -> list[float]:

@@ -1,12 +1,12 @@
 """A small load generator: N keep-alive connections that POST as fast as answers come.
 
-Runs as its own process so that it shares no event loop with what it measures; it speaks raw HTTP/1.1
-on purpose: a client library would cost more than the server. Prints one JSON object.
+Runs as its own process so that it shares no event loop with what it measures; it speaks raw
+HTTP/1.1 on purpose: a client library would cost more than the server. Prints one JSON object.
 
     python -m benchmarks.load URL TOKEN WHAT CONCURRENCY CALLS [modern|older]
 
-WHAT is the name of a tool, ``prompt:NAME`` or ``resource:URI``. Of the older era (2025-11-25) each connection is a host
-with a session of its own.
+WHAT is the name of a tool, ``prompt:NAME`` or ``resource:URI``. Of the older era (2025-11-25) each
+connection is a host with a session of its own.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ META = {
 CALL_META = META | {"progressToken": 7, "claudecode/toolUseId": "toolu_01"}
 
 
-def request(url: str, token: str, method: str, params: dict[str, object], request_id: int = 1) -> bytes:
+def request(
+    url: str, token: str, method: str, params: dict[str, object], request_id: int = 1
+) -> bytes:
     """One whole HTTP request."""
     parts = urlsplit(url)
-    message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {"_meta": META} | params}
+    message = {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "method": method,
+        "params": {"_meta": META} | params,
+    }
     body = json.dumps(message).encode()
     named = params.get("name", params.get("uri"))
     name = f"Mcp-Name: {named}\r\n" if named else ""
@@ -79,12 +86,20 @@ async def _answer(
     return fields, body
 
 
-async def opened(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str, token: str) -> str:
+async def opened(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str, token: str
+) -> str:
     """Shake hands as a host of the older era; the session's id."""
-    params = {"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "load", "version": "1"}}
+    params = {
+        "protocolVersion": OLDER,
+        "capabilities": {},
+        "clientInfo": {"name": "load", "version": "1"},
+    }
     first = older(url, token, {"id": 0, "method": "initialize", "params": params})
     session = (await _answer(reader, writer, first))[0][b"mcp-session-id"].decode()
-    await exchange(reader, writer, older(url, token, {"method": "notifications/initialized"}, session))
+    await exchange(
+        reader, writer, older(url, token, {"method": "notifications/initialized"}, session)
+    )
     return session
 
 
@@ -98,7 +113,9 @@ def asked(what: str) -> tuple[str, dict[str, object]]:
     return "tools/call", {"name": what, "arguments": {"text": "x" * 100}}
 
 
-async def run(url: str, token: str, what: str, concurrency: int, calls: int, era: str = "modern") -> dict[str, float]:
+async def run(
+    url: str, token: str, what: str, concurrency: int, calls: int, era: str = "modern"
+) -> dict[str, float]:
     parts = urlsplit(url)
     method, params = asked(what)
     times: list[float] = []
@@ -107,7 +124,9 @@ async def run(url: str, token: str, what: str, concurrency: int, calls: int, era
     left = iter(range(calls))
 
     async def one() -> None:
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=16 * 1024 * 1024)
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, limit=16 * 1024 * 1024
+        )
         if era == "modern":
             raw = request(url, token, method, params | {"_meta": CALL_META})
         else:
@@ -124,7 +143,9 @@ async def run(url: str, token: str, what: str, concurrency: int, calls: int, era
                 raise RuntimeError(body[:300].decode())
         ended.append(time.perf_counter())
         if era != "modern":
-            await exchange(reader, writer, older(url, token, {}, session).replace(b"POST", b"DELETE", 1))
+            await exchange(
+                reader, writer, older(url, token, {}, session).replace(b"POST", b"DELETE", 1)
+            )
         writer.close()
 
     go = asyncio.Barrier(concurrency)

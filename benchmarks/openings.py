@@ -2,8 +2,9 @@
 
     python -m benchmarks.openings [--starts 5]
 
-The endpoint has instructions, so that no common answer can be used, and a web process runs. Each start comes a given time after a change
-of another endpoint. Printed are medians in seconds, from the start of the process to the answer.
+The endpoint has instructions, so that no common answer can be used, and a web process runs. Each
+start comes a given time after a change of another endpoint. Printed are medians in seconds, from
+the start of the process to the answer.
 """
 
 from __future__ import annotations
@@ -17,10 +18,22 @@ import time
 
 from benchmarks import load, site
 
-ARGV = [sys.executable, str(site.ROOT / "manage.py"), "runmcp", "--endpoint", "bench", "--agent", "bench"]
+ARGV = [
+    sys.executable,
+    str(site.ROOT / "manage.py"),
+    "runmcp",
+    "--endpoint",
+    "bench",
+    "--agent",
+    "bench",
+]
 INITIALIZE = {
     "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}},
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "1"},
+    },
 }
 DISCOVER = {"method": "server/discover", "params": {"_meta": load.META}}
 
@@ -28,7 +41,9 @@ DISCOVER = {"method": "server/discover", "params": {"_meta": load.META}}
 def first_answer(opening: dict[str, object]) -> float:
     """Seconds from the start to the answer to this opening."""
     started = time.perf_counter()
-    process = subprocess.Popen(ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert process.stdin
     assert process.stdout
     process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1} | opening).encode() + b"\n")
@@ -77,8 +92,13 @@ def main() -> None:
                     change()
                     time.sleep(pause)
                     times.append(first_answer(opening))
-                found = {"median_s": round(statistics.median(times), 3), "most_s": round(max(times), 3)}
-                print(json.dumps({"method": opening["method"], "pause_s": pause} | found), flush=True)
+                found = {
+                    "median_s": round(statistics.median(times), 3),
+                    "most_s": round(max(times), 3),
+                }
+                print(
+                    json.dumps({"method": opening["method"], "pause_s": pause} | found), flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from mcpregistry.domain.policy.rules import Rules, RuleSpec
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
 AIM = 200.0  # microseconds that 1,000 compiled rules may add to a call
-ROUNDS, CALLS = 15, 300
+ROUNDS = 15
+CALLS = 300
 
 AGENT = AgentSpec(1, "bench", frozenset(), None, ())
 ENDPOINT = EndpointSpec("default", "", "", "double", "none", False, False, ())
@@ -44,7 +45,9 @@ def of_every_call(number: int) -> RuleSpec:
 
 
 def longer(number: int) -> RuleSpec:
-    return rule(number, f'has(args.amount) && args.amount > {100 + number} && args.path.startsWith("/etc")')
+    return rule(
+        number, f'has(args.amount) && args.amount > {100 + number} && args.path.startsWith("/etc")'
+    )
 
 
 def of_the_tool(number: int) -> RuleSpec:
@@ -91,10 +94,13 @@ def microseconds(policy: Rules) -> float:
 
 def main() -> None:
     counts = (0, 10, 100, 1_000)
-    print("A decision, in microseconds of CPU, by the number of compiled rules (none fits, each with a condition)\n")
+    print(
+        "A decision, in microseconds of CPU, by the number of compiled rules (none fits, each with a condition)\n"
+    )
     print(f"{'rules':<32}" + "".join(f"{count:>9,}" for count in counts) + f"{'compile ms':>12}")
     for name, make in CASES.items():
-        took, compiled = [], 0.0
+        took = []
+        compiled = 0.0
         for count in counts:
             began = time.perf_counter()
             policy = Rules([make(number) for number in range(count)], Outcome.ALLOW)
@@ -102,7 +108,11 @@ def main() -> None:
             took.append(microseconds(policy))
         added = took[-1] - took[0]
         verdict = "" if added <= AIM else f"   above the aim of {AIM:.0f}"
-        print(f"{name:<32}" + "".join(f"{each:>9.1f}" for each in took) + f"{compiled:>12.1f}{verdict}")
+        print(
+            f"{name:<32}"
+            + "".join(f"{each:>9.1f}" for each in took)
+            + f"{compiled:>12.1f}{verdict}"
+        )
 
 
 if __name__ == "__main__":

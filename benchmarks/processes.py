@@ -1,8 +1,10 @@
-"""Whether more web processes make more calls, and what the collector and the eras have to do with it.
+"""Whether more web processes make more calls, and what the collector and the eras have to do with
+it.
 
     .venv/bin/python -m benchmarks.processes [--pairs 3] [--at-once 10 50]
 
-One process and two side by side on the same database (SQLite, or what DATABASE_URL names), called in turns.
+One process and two side by side on the same database (SQLite, or what DATABASE_URL names), called
+in turns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from benchmarks.gateway import ECHO, STDIO, one_run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--at-once", type=int, nargs="+", default=[10, 50])
     options = parser.parse_args()
@@ -44,7 +48,10 @@ def _compare(token: str, at_once: list[int], pairs: int) -> None:
                     f"{key} {statistics.median(run[key] for run in made):.1f}"
                     for key in ("calls_per_second", "p50_ms", "p99_ms", "server_cpu_us_per_call")
                 )
-                print(f"{era:7}{several:4} at once  {kind:12} {figures}  load {os.getloadavg()[0]:.1f}", flush=True)
+                print(
+                    f"{era:7}{several:4} at once  {kind:12} {figures}  load {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Whether anybody waits while the sub-agent works: calls and the four tools beside the trial of a server that hangs;
-messages to a hosted agent, and its cycles, beside three tests of such servers.
+"""Whether anybody waits while the sub-agent works: calls and the four tools beside the trial of a
+server that hangs; messages to a hosted agent, and its cycles, beside three tests of such servers.
 
     python -m benchmarks.responsiveness [--rounds 200]
 
-A whole site (`manage.py up`: web, worker, clock, broker) answers rounds of five calls, one after the other: an ordinary
-tool and the sub-agent's four. Half of the idle rounds are measured before the trial and half after it, so that what drifts
-is in both. Then people write to a hosted agent while three of its tests hang: every cycle takes their energy.
-Exits with 1 where a p95 beside the trial is more than twice that of idle, or a message or cycle takes 100 ms at p95.
+A whole site (`manage.py up`: web, worker, clock, broker) answers rounds of five calls, one after
+the other: an ordinary tool and the sub-agent's four. Half of the idle rounds are measured before
+the trial and half after it, so that what drifts is in both. Then people write to a hosted agent
+while three of its tests hang: every cycle takes their energy. Exits with 1 where a p95 beside the
+trial is more than twice that of idle, or a message or cycle takes 100 ms at p95.
 """
 
 from __future__ import annotations
@@ -27,17 +28,25 @@ from benchmarks.first_answer import Up
 from benchmarks.gateway import ECHO, STDIO
 
 HANGS = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
-MOST, LONGEST = 2.0, 100.0
+MOST = 2.0
+LONGEST = 100.0
 NAMES = (
-    "stdio__echo", "mcp_request_server_addition", "mcp_check_subagent_status", "mcp_cancel_subagent_work",
+    "stdio__echo",
+    "mcp_request_server_addition",
+    "mcp_check_subagent_status",
+    "mcp_cancel_subagent_work",
     "mcp_list_available_tools",
-)  # fmt: skip
+)
 Times = dict[str, list[float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200, help="of five calls, idle and beside the trial")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=200, help="of five calls, idle and beside the trial"
+    )
     options = parser.parse_args()
     var = site.prepare()
     up: Up | None = None
@@ -57,12 +66,15 @@ def main() -> None:
 
 
 def _furnished() -> str:
-    """An ordinary server, one that hangs for minutes in each start, and an endpoint that has the four tools."""
+    """An ordinary server, one that hangs for minutes in each start, and an endpoint that has the
+    four tools."""
     from mcpregistry.models import Endpoint
     from mcpregistry.services.access import agents
 
     site.register("stdio", ECHO, transport="stdio", command=STDIO)
-    site.register("hangs", [], transport="stdio", command=HANGS, connect_timeout=600, connect_mode="manual")
+    site.register(
+        "hangs", [], transport="stdio", command=HANGS, connect_timeout=600, connect_mode="manual"
+    )
     endpoint = Endpoint.objects.get(slug="bench")
     endpoint.maintenance_tools = True
     agents.save_endpoint(endpoint=endpoint, actor="bench")
@@ -71,11 +83,15 @@ def _furnished() -> str:
 
 async def _measured(url: str, token: str, rounds: int) -> tuple[Times, Times]:
     parts = urlsplit(url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=16 * 1024 * 1024)
+    reader, writer = await asyncio.open_connection(
+        parts.hostname, parts.port, limit=16 * 1024 * 1024
+    )
 
     async def call(name: str, **arguments: Any) -> dict[str, Any]:
         params = {"name": name, "arguments": arguments, "_meta": load.CALL_META}
-        answer = json.loads(await load.exchange(reader, writer, load.request(url, token, "tools/call", params)))
+        answer = json.loads(
+            await load.exchange(reader, writer, load.request(url, token, "tools/call", params))
+        )
         if "error" in answer or answer["result"].get("isError"):
             raise RuntimeError(f"{name}: {answer}")
         return dict(answer["result"])
@@ -107,7 +123,11 @@ def _arguments(name: str, request_id: str) -> dict[str, Any]:
         return {"text": "x" * 100}
     if name == "mcp_request_server_addition":
         return {"serverName": "wanted", "purpose": "to measure"}
-    return {"requestId": request_id} if name in ("mcp_check_subagent_status", "mcp_cancel_subagent_work") else {}
+    return (
+        {"requestId": request_id}
+        if name in ("mcp_check_subagent_status", "mcp_cancel_subagent_work")
+        else {}
+    )
 
 
 def _ask_for_trial() -> str:
@@ -141,7 +161,8 @@ def _end_trial(key: str) -> None:
 
 
 class Talk:
-    """A hosted agent with an energy pool, a conversation with it, and three servers that hang when they are tested."""
+    """A hosted agent with an energy pool, a conversation with it, and three servers that hang when
+    they are tested."""
 
     def __init__(self, url: str) -> None:
         from django.contrib.auth.models import User
@@ -164,12 +185,23 @@ class Talk:
         expert.agent.energy_pool = pool
         self.agent = agents.save_agent(agent=expert.agent, actor="bench")
         for number in range(3):
-            place = {"transport": "stdio", "command": HANGS, "connect_timeout": 600, "connect_mode": "manual"}
+            place = {
+                "transport": "stdio",
+                "command": HANGS,
+                "connect_timeout": 600,
+                "connect_mode": "manual",
+            }
             site.register(f"hangs{number}", ECHO, **place)
-            grants.grant(agent=self.agent, server=Server.objects.get(slug=f"hangs{number}"), actor="bench")
+            grants.grant(
+                agent=self.agent, server=Server.objects.get(slug=f"hangs{number}"), actor="bench"
+            )
         save_effort_agent(row=EffortAgent(expert=expert, cycle_seconds=0.2), actor="bench")
-        row = lifecycle.save_conversation(conversation=Conversation(agent=self.agent), actor="bench")
-        _, self._token = tokens.issue_token(name="talk", user=User.objects.get(username="bench"), actor="bench")
+        row = lifecycle.save_conversation(
+            conversation=Conversation(agent=self.agent), actor="bench"
+        )
+        _, self._token = tokens.issue_token(
+            name="talk", user=User.objects.get(username="bench"), actor="bench"
+        )
         parts = urlsplit(url)
         self._http = http.client.HTTPConnection(str(parts.hostname), parts.port)
         self._path = f"/api/v1/conversations/{row.pk}/messages"
@@ -182,15 +214,23 @@ class Talk:
         self._written(20)
         before = self._written(count // 2)
         tests = [self._asked(number) for number in range(3)]
-        self._until(lambda: MaintenanceRequest.objects.filter(pk__in=tests, step=1).count() == 3, "three tests run")
+        self._until(
+            lambda: MaintenanceRequest.objects.filter(pk__in=tests, step=1).count() == 3,
+            "three tests run",
+        )
         CycleLog.objects.all().delete()
         beside = self._written(count)
-        self._until(lambda: CycleLog.objects.filter(polled__gt=0).count() >= 5, "five cycles took energy")
-        cycles = [took for took in CycleLog.objects.values_list("took_ms", flat=True) if took is not None]
+        self._until(
+            lambda: CycleLog.objects.filter(polled__gt=0).count() >= 5, "five cycles took energy"
+        )
+        cycles = [
+            took for took in CycleLog.objects.values_list("took_ms", flat=True) if took is not None
+        ]
         for key in tests:
             queue.cancel(request_id=key, actor="bench", reason="measured")
         self._until(
-            lambda: not MaintenanceRequest.objects.filter(pk__in=tests, finished_at=None).exists(), "they ended"
+            lambda: not MaintenanceRequest.objects.filter(pk__in=tests, finished_at=None).exists(),
+            "they ended",
         )
         return before + self._written(count // 2), beside, cycles
 
@@ -199,7 +239,9 @@ class Talk:
         from subagents.maintenance import queue
 
         server = {"server": f"hangs{number}"}
-        return queue.ask(kind=Kind.TEST, params=server, actor=f"agent:{self.agent}", agent=self.agent).pk
+        return queue.ask(
+            kind=Kind.TEST, params=server, actor=f"agent:{self.agent}", agent=self.agent
+        ).pk
 
     def _written(self, count: int) -> list[float]:
         found = []
@@ -230,24 +272,33 @@ def _talk_printed(idle: list[float], beside: list[float], cycles: list[float]) -
         "cycles meanwhile": sorted(cycles),
     }
     for name, times in rows.items():
-        print(f"{name:32}{_at(times, 0.5):>8.2f}ms p50{_at(times, 0.95):>9.2f}ms p95 of {len(times)}")
-    slowest = max(_at(times, 0.95) for times in (rows["beside three tests"], rows["cycles meanwhile"]))
+        print(
+            f"{name:32}{_at(times, 0.5):>8.2f}ms p50{_at(times, 0.95):>9.2f}ms p95 of {len(times)}"
+        )
+    slowest = max(
+        _at(times, 0.95) for times in (rows["beside three tests"], rows["cycles meanwhile"])
+    )
     print(f"The aim of both is {LONGEST:g} ms at p95.")
     return slowest < LONGEST
 
 
 def _printed(idle: Times, busy: Times) -> bool:
-    print(f"\n{'one after the other':32}{'idle p50':>10}{'p95':>9}{'trial p50':>11}{'p95':>9}{'ratio of p95':>14}")
+    print(
+        f"\n{'one after the other':32}{'idle p50':>10}{'p95':>9}{'trial p50':>11}{'p95':>9}{'ratio of p95':>14}"
+    )
     worst = 0.0
     for name in NAMES:
-        quiet, beside = sorted(idle[name]), sorted(busy[name])
+        quiet = sorted(idle[name])
+        beside = sorted(busy[name])
         ratio = _at(beside, 0.95) / _at(quiet, 0.95)
         worst = max(worst, ratio)
         print(
             f"{name:32}{_at(quiet, 0.5):>8.2f}ms{_at(quiet, 0.95):>7.2f}ms{_at(beside, 0.5):>9.2f}ms"
             f"{_at(beside, 0.95):>7.2f}ms{ratio:>13.2f}x"
         )
-    print(f"\nBeside the trial of a server that hangs, no p95 is more than {worst:.2f} x idle (aim: {MOST:g} x).")
+    print(
+        f"\nBeside the trial of a server that hangs, no p95 is more than {worst:.2f} x idle (aim: {MOST:g} x)."
+    )
     return worst <= MOST
 
 

@@ -1,10 +1,11 @@
-"""What a run of an expert tool costs beside its model, and what it keeps out of its caller's context.
+"""What a run of an expert tool costs beside its model, and what it keeps out of its caller's
+context.
 
     .venv/bin/python -m benchmarks.runs [--quick] [--out FILE]
 
-Prints tables and writes JSON. The models are scripted and their time is taken out of every figure; the
-servers behind the tools are real processes on stdio. SQLite with synchronous FULL: every step commits.
-Linux only (it reads /proc).
+Prints tables and writes JSON. The models are scripted and their time is taken out of every figure;
+the servers behind the tools are real processes on stdio. SQLite with synchronous FULL: every step
+commits. Linux only (it reads /proc).
 """
 
 from __future__ import annotations
@@ -26,13 +27,23 @@ from typing import Any
 from benchmarks import site
 from benchmarks.gateway import ECHO, STDIO, machine
 
-AIM_MS, AIM_MB = 5.0, 400.0
+AIM_MS = 5.0
+AIM_MB = 400.0
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-FILES = [sys.executable, "-S", str(site.ROOT / "benchmarks" / "files_stdio.py"), str(site.ROOT / "docs")]
+FILES = [
+    sys.executable,
+    "-S",
+    str(site.ROOT / "benchmarks" / "files_stdio.py"),
+    str(site.ROOT / "docs"),
+]
 READ = {"type": "object", "properties": {"name": {"type": "string"}}}
 LISTED = [
     {"name": "list", "description": "Lists the files.", "inputSchema": {"type": "object"}},
-    {"name": "read", "description": "Reads one file.", "inputSchema": READ | {"required": ["name"]}},
+    {
+        "name": "read",
+        "description": "Reads one file.",
+        "inputSchema": READ | {"required": ["name"]},
+    },
 ]
 SAY = {"calls": [{"name": "stdio__echo", "arguments": {"text": "{{ user.json.text }}"}}]}
 
@@ -48,7 +59,10 @@ SCRIPT: dict[str, Any] = {
             {"calls": [{"name": "files__list", "arguments": {}}]},
             reads("README.md", "protocol.md"),
             reads("audit.md", "performance.md"),
-            {"text": "It is a control plane for MCP: it decides which agent may call which tool. " * 3},
+            {
+                "text": "It is a control plane for MCP: it decides which agent may call which tool. "
+                * 3
+            },
         ]
     },
     "reads_one": {"turns": [reads("README.md"), {"text": "Start it with `make run`. " * 3}]},
@@ -58,15 +72,21 @@ CORPUS = ("reads_the_documents", "reads_one", "answers_at_once")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
-    parser.add_argument("--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "runs.json")
+    parser.add_argument(
+        "--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "runs.json"
+    )
     options = parser.parse_args()
     os.environ["SLIPSNISSE_LOG_LEVEL"] = "ERROR"
     var = site.prepare()
     try:
         _register()
-        results = {"machine": machine()} | asyncio.run(_measure(options.quick)) | {"worker": _worker(var)}
+        results = (
+            {"machine": machine()} | asyncio.run(_measure(options.quick)) | {"worker": _worker(var)}
+        )
     finally:
         shutil.rmtree(var, ignore_errors=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +105,16 @@ def _register() -> None:
     site.register("files", LISTED, transport="stdio", command=FILES, max_concurrency=64)
     provider = Provider.objects.create(slug="scripts", kind="scripted", timeout=60)
     for name in SCRIPT:
-        model = LanguageModel.objects.create(provider=provider, name=name, free=True, tokenizer="tiktoken:o200k_base")
-        tool = ExpertTool(name=name, description="Knows.", arguments=WORDS, max_seconds=3600, max_result_bytes=200_000)
+        model = LanguageModel.objects.create(
+            provider=provider, name=name, free=True, tokenizer="tiktoken:o200k_base"
+        )
+        tool = ExpertTool(
+            name=name,
+            description="Knows.",
+            arguments=WORDS,
+            max_seconds=3600,
+            max_result_bytes=200_000,
+        )
         expert = experts.save_expert(expert=tool, targets=[model], actor="bench")
         grants.grant(agent=expert.agent, server=Server.objects.get(slug="stdio"), actor="bench")
         grants.grant(agent=expert.agent, server=Server.objects.get(slug="files"), actor="bench")
@@ -102,19 +130,26 @@ async def _measure(quick: bool) -> dict[str, Any]:
     try:
         alone = await _alone(engine, 5 if quick else 40)
         crowd = await _crowd(engine, 10 if quick else 50)
-        return {"steps": alone, "crowd": crowd, "waiting": await _waiting(engine, 20 if quick else 200),
-                "saved": await _saved(engine)}  # fmt: skip
+        return {
+            "steps": alone,
+            "crowd": crowd,
+            "waiting": await _waiting(engine, 20 if quick else 200),
+            "saved": await _saved(engine),
+        }
     finally:
         await engine.stop()
 
 
 class Scripted:
-    """The model without a network: it thinks for ``seconds``, which are noted and taken out; or until told."""
+    """The model without a network: it thinks for ``seconds``, which are noted and taken out; or
+    until told."""
 
     def __init__(self, seconds: float = 0.0, until: asyncio.Event | None = None) -> None:
         from subagents.llm.scripted.script import load
 
-        self._script, self._seconds, self._until = load(SCRIPT), seconds, until
+        self._script = load(SCRIPT)
+        self._seconds = seconds
+        self._until = until
         self.spent: dict[int, float] = defaultdict(float)  # by asyncio task
 
     async def __call__(self, target: Any, messages: Any, tools: Any, **_: Any) -> Any:
@@ -130,21 +165,27 @@ class Scripted:
             await asyncio.sleep(self._seconds)
         ask = openai.read({"messages": messages, "tools": tools}, target.model, False)
         said = reply(self._script.turn(ask), ask)
-        calls = tuple(ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls))
+        calls = tuple(
+            ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls)
+        )
         usage = Usage(said.usage.input, said.usage.output)
         self.spent[id(asyncio.current_task())] += time.perf_counter() - began
         return Reply(said.text, calls, usage, Finish.CALLS if calls else Finish.STOP, target.model)
 
 
 def _worker_of(engine: Any, model: Scripted) -> tuple[Any, dict[str, list[float]]]:
-    """An engine for runs, and the milliseconds of each of its steps by kind, without the model's."""
+    """An engine for runs, and the milliseconds of each of its steps by kind, without the
+    model's."""
     from subagents.runs.engine import RunEngine
 
-    runs, taken = RunEngine(engine, "bench", complete=model), defaultdict[str, list[float]](list)
+    runs = RunEngine(engine, "bench", complete=model)
+    taken = defaultdict[str, list[float]](list)
     inner = runs._do
 
     async def step(*given: Any) -> bool:
-        kind, began, task = [""], time.perf_counter(), id(asyncio.current_task())
+        kind = [""]
+        began = time.perf_counter()
+        task = id(asyncio.current_task())
         model.spent.pop(task, None)
 
         async def doing(held: Any, what: Any) -> bool:
@@ -165,9 +206,13 @@ def _started(expert: str, count: int = 1, *, told: bool = False) -> list[str]:
     """Queued runs. ``told``: a worker hears of them; else they are driven here."""
     from subagents.services import runs
 
-    wake, runs.wake = runs.wake, runs.wake if told else lambda run: None
+    wake = runs.wake
+    runs.wake = runs.wake if told else lambda run: None
     try:
-        return [runs.start(expert=expert, arguments={"text": "x" * 100}, origin="bench").pk for _ in range(count)]
+        return [
+            runs.start(expert=expert, arguments={"text": "x" * 100}, origin="bench").pk
+            for _ in range(count)
+        ]
     finally:
         runs.wake = wake
 
@@ -188,8 +233,10 @@ async def _alone(engine: Any, count: int) -> list[dict[str, Any]]:
         aim = ""
         if row["what"] == "every step":
             aim = "   within" if row["p50_ms"] <= AIM_MS else "   ABOVE"
-        print(f"{row['what']:44}{row['steps']:>7}{row['p50_ms']:>8.2f}{row['p95_ms']:>8.2f}{aim}" + (
-            f" the aim of {AIM_MS:.0f}" if aim else ""))  # fmt: skip
+        print(
+            f"{row['what']:44}{row['steps']:>7}{row['p50_ms']:>8.2f}{row['p95_ms']:>8.2f}{aim}"
+            + (f" the aim of {AIM_MS:.0f}" if aim else "")
+        )
     return rows
 
 
@@ -203,9 +250,11 @@ _KINDS = {
 def _row(what: str, taken: list[float]) -> dict[str, Any]:
     ordered = sorted(taken)
     return {
-        "what": what, "steps": len(ordered), "p50_ms": round(statistics.median(ordered), 3),
+        "what": what,
+        "steps": len(ordered),
+        "p50_ms": round(statistics.median(ordered), 3),
         "p95_ms": round(ordered[int(len(ordered) * 0.95)], 3),
-    }  # fmt: skip
+    }
 
 
 async def _crowd(engine: Any, count: int) -> dict[str, Any]:
@@ -215,18 +264,25 @@ async def _crowd(engine: Any, count: int) -> dict[str, Any]:
 
     runs, taken = _worker_of(engine, Scripted(0.5))
     started = await db_call(_started, "steps", count)
-    before, began = time.process_time(), time.perf_counter()
+    before = time.process_time()
+    began = time.perf_counter()
     await asyncio.gather(*(runs.drive(run) for run in started))
-    wall, cpu = time.perf_counter() - began, time.process_time() - before
+    wall = time.perf_counter() - began
+    cpu = time.process_time() - before
     done = await db_call(Run.objects.filter(pk__in=started, state="done").count)
     steps = [each for kind in taken.values() for each in kind]
     found = {
-        "runs": count, "done": done, "wall_s": round(wall, 2), "steps_per_second": round(len(steps) / wall),
+        "runs": count,
+        "done": done,
+        "wall_s": round(wall, 2),
+        "steps_per_second": round(len(steps) / wall),
         "cpu_ms_per_step": round(cpu / len(steps) * 1000, 2),
-    } | {k: v for k, v in _row("", steps).items() if k != "what"}  # fmt: skip
-    print(f"\n{count} runs at once in one worker, models that think 0.5 s: {done} done in {wall:.1f} s, "
-          f"{found['steps_per_second']} steps/s, {found['cpu_ms_per_step']} ms of CPU for a step, "
-          f"p50 {found['p50_ms']} ms, p95 {found['p95_ms']} ms")  # fmt: skip
+    } | {k: v for k, v in _row("", steps).items() if k != "what"}
+    print(
+        f"\n{count} runs at once in one worker, models that think 0.5 s: {done} done in {wall:.1f} s, "
+        f"{found['steps_per_second']} steps/s, {found['cpu_ms_per_step']} ms of CPU for a step, "
+        f"p50 {found['p50_ms']} ms, p95 {found['p95_ms']} ms"
+    )
     return found
 
 
@@ -250,18 +306,27 @@ async def _waiting(engine: Any, count: int) -> dict[str, Any]:
     asleep = await db_call(_started, "answers_at_once", count)
     later = timezone.now() + timedelta(hours=1)
     await db_call(
-        Run.objects.filter(pk__in=asleep).update, wake_at=later, state="waiting", waiting_since=timezone.now()
+        Run.objects.filter(pk__in=asleep).update,
+        wake_at=later,
+        state="waiting",
+        waiting_since=timezone.now(),
     )
     before = _resident_kb()
     await asyncio.gather(*(runs.drive(run) for run in asleep))
     people_kb = (_resident_kb() - before) / count
-    model_kb, people_kb = max(0.0, model_kb), max(0.0, people_kb)  # less than the noise
-    print(f"\nMemory of a waiting run: {model_kb:.0f} KB for its model, {people_kb:.1f} KB for a person (it is a row)")
+    # less than the noise
+    model_kb = max(0.0, model_kb)
+    people_kb = max(0.0, people_kb)
+    print(
+        f"\nMemory of a waiting run: {model_kb:.0f} KB for its model, {people_kb:.1f} KB for a person (it is a row)"
+    )
     return {"runs": count, "kb_for_model": round(model_kb, 1), "kb_for_person": round(people_kb, 1)}
 
 
 def _resident_kb() -> float:
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmRSS"))
+    line = next(
+        x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmRSS")
+    )
     return float(line.split()[1])
 
 
@@ -272,7 +337,9 @@ async def _saved(engine: Any) -> list[dict[str, Any]]:
 
     runs, _ = _worker_of(engine, Scripted())
     rows = []
-    print(f"\n{'tokens (o200k)':24}{'read':>9}{'returned':>10}{'saved':>9}{'per turn':>10}{'re-read':>9}")
+    print(
+        f"\n{'tokens (o200k)':24}{'read':>9}{'returned':>10}{'saved':>9}{'per turn':>10}{'re-read':>9}"
+    )
     for name in CORPUS:
         (started,) = await db_call(_started, name)
         await runs.drive(started)
@@ -280,8 +347,10 @@ async def _saved(engine: Any) -> list[dict[str, Any]]:
         assert run.state == "done", run.error
         saved = run.savings
         rows.append({"what": name} | saved)
-        print(f"{name:24}{saved['results'] + saved['calls']:>9}{saved['returned']:>10}{saved['context_saved']:>9}"
-              f"{saved['definitions_saved']:>10}{saved['reread_tax']:>8.1f}x")  # fmt: skip
+        print(
+            f"{name:24}{saved['results'] + saved['calls']:>9}{saved['returned']:>10}{saved['context_saved']:>9}"
+            f"{saved['definitions_saved']:>10}{saved['reread_tax']:>8.1f}x"
+        )
     return rows
 
 
@@ -290,13 +359,15 @@ def _move_provider(address: str) -> None:
     from subagents.models import Provider
 
     row = Provider.objects.get()
-    row.base_url, row.allowed_networks = address, ["127.0.0.0/8"]
+    row.base_url = address
+    row.allowed_networks = ["127.0.0.0/8"]
     row.confirmed_destination = row.destination_hash()
     row.save()
 
 
 def _worker(var: Path) -> dict[str, Any]:
-    """A real worker with 8 threads and litellm, after eight runs at once over HTTP to a scripted model."""
+    """A real worker with 8 threads and litellm, after eight runs at once over HTTP to a scripted
+    model."""
     from controlplane import embedded
     from controlplane import site as processes
     from subagents.llm.scripted.app import ScriptedModels
@@ -304,13 +375,17 @@ def _worker(var: Path) -> dict[str, Any]:
     from subagents.llm.scripted.script import load
     from subagents.models import Run
 
-    broker = subprocess.Popen(embedded.command(var), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    broker = subprocess.Popen(
+        embedded.command(var), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     worker = None
     try:
         assert embedded.wait_until_it_answers(embedded.socket_path(var))
         with running(ScriptedModels(load(SCRIPT))) as base:
             _move_provider(f"{base}/v1")
-            worker = subprocess.Popen(processes.worker().argv, cwd=site.ROOT, stdout=subprocess.DEVNULL)
+            worker = subprocess.Popen(
+                processes.worker().argv, cwd=site.ROOT, stdout=subprocess.DEVNULL
+            )
             started = _started("steps", 8, told=True)
             end = time.monotonic() + 90
             while Run.objects.open().filter(pk__in=started).exists() and time.monotonic() < end:

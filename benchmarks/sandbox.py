@@ -1,6 +1,8 @@
-"""What the sandbox costs at a server's start: from asking for the process until the first byte of ``/bin/echo`` in it.
+"""What the sandbox costs at a server's start: from asking for the process until the first byte of
+``/bin/echo`` in it.
 
-Run: ``python -m benchmarks.sandbox``. The ways take turns, so that whatever else the machine does falls on all of them.
+Run: ``python -m benchmarks.sandbox``. The ways take turns, so that whatever else the machine does
+falls on all of them.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from mcpregistry.domain.servers.target import Bounds, Ports, Sandbox, Target
 from mcpregistry.downstream.transports import bubblewrap
 from mcpregistry.downstream.transports.stdio import spawn
 
-TIMES, WARMING = 100, 5
+TIMES = 100
+WARMING = 5
 USUAL = Bounds(memory_mb=4096, processes=256)
 
 
 def main() -> None:
-    """Print median and least of each way, and what the medians are beyond those of the launcher alone."""
+    """Print median and least of each way, and what the medians are beyond those of the launcher
+    alone."""
     with tempfile.TemporaryDirectory() as folder:
         ways = dict(_ways(folder))
         took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
@@ -30,7 +34,8 @@ def main() -> None:
                 one = _start(target)
                 took[name] += [one] if turn >= WARMING else []
     medians = {
-        name: [statistics.median(each) for each in zip(*all_of_it, strict=True)] for name, all_of_it in took.items()
+        name: [statistics.median(each) for each in zip(*all_of_it, strict=True)]
+        for name, all_of_it in took.items()
     }
     alone = medians["the launcher alone"]
     for name, (wall, cpu) in medians.items():
@@ -47,7 +52,10 @@ def _ways(folder: str) -> Iterator[tuple[str, Target]]:
     yield "limits of its processes", replace(plain, bounds=USUAL)
     sandbox = Sandbox(home=f"{folder}/home", read=(f"{folder}/docs",))
     yield "sandbox", replace(plain, sandbox=sandbox)
-    yield "sandbox and limits, without a network", replace(plain, bounds=USUAL, sandbox=replace(sandbox, network=False))
+    yield (
+        "sandbox and limits, without a network",
+        replace(plain, bounds=USUAL, sandbox=replace(sandbox, network=False)),
+    )
     yield (
         "sandbox and limits, two ports",
         replace(plain, bounds=USUAL, sandbox=replace(sandbox, ports=Ports((443, 53)))),
@@ -57,12 +65,17 @@ def _ways(folder: str) -> Iterator[tuple[str, Target]]:
         return
     strict = replace(sandbox, strict=True)
     yield "strict and limits", replace(plain, bounds=USUAL, sandbox=strict)
-    yield "strict and limits, without a network", replace(plain, bounds=USUAL, sandbox=replace(strict, network=False))
+    yield (
+        "strict and limits, without a network",
+        replace(plain, bounds=USUAL, sandbox=replace(strict, network=False)),
+    )
 
 
 def _start(target: Target) -> tuple[float, float]:
-    """Milliseconds until it speaks; and of processor until it has ended, of the whole tree, also on a busy machine."""
-    began, used = time.perf_counter(), _cpu()
+    """Milliseconds until it speaks; and of processor until it has ended, of the whole tree, also on
+    a busy machine."""
+    began = time.perf_counter()
+    used = _cpu()
     process, control = spawn(target)
     assert process.stdout is not None
     process.stdout.read(1)

@@ -1,11 +1,13 @@
-"""Every page and list of a site with a long record: how long it takes, how many questions it asks, and the slowest of them.
+"""Every page and list of a site with a long record: how long it takes, how many questions it asks,
+and the slowest of them.
 
-python -m benchmarks.scale [--calls 100000] [--postgres] [--over 300] [--only PART] [--worst 20] [--plans]
+python -m benchmarks.scale [--calls 100000] [--postgres] [--over 300] [--only PART] [--worst 20]
+[--plans]
 
-The site is made by ``filling.py`` in a folder of its own; ``--keep FOLDER`` keeps it, or takes the one that is there
-(SQLite). Pages are asked through Django's test client, as an administrator: nothing of the network is in the figures. The
-CPU time is the one to compare on a machine that does other things as well: that of this process and, on PostgreSQL, of its
-connection's backend.
+The site is made by ``filling.py`` in a folder of its own; ``--keep FOLDER`` keeps it, or takes the
+one that is there (SQLite). Pages are asked through Django's test client, as an administrator:
+nothing of the network is in the figures. The CPU time is the one to compare on a machine that does
+other things as well: that of this process and, on PostgreSQL, of its connection's backend.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-ROUNDS, QUICK, WORST = 3, 100.0, 20
+ROUNDS = 3
+QUICK = 100.0
+WORST = 20
 MINUTE = 60.0
 _TRIVIAL = "/account/second-factor/"  # the frame of every page, and nothing of the record
 _RECORD = ("mcpregistry_invocation", "mcpregistry_auditentry")
@@ -44,36 +48,47 @@ class Taken:
     slowest: str
     slowest_ms: float
     kilobytes: float
-    trivial_ms: float = 0.0  # processor's time of a page that reads nothing, looked at within the same minute
-    scans: tuple[str, ...] = ()  # lines of plans that go through the whole of the calls or of the log
+    # processor's time of a page that reads nothing, looked at within the same minute
+    trivial_ms: float = 0.0
+    # lines of plans that go through the whole of the calls or of the log
+    scans: tuple[str, ...] = ()
 
 
 def main(chosen: argparse.Namespace) -> int:
-    """Fill, ask, print. Returns how many addresses took more than ``--over`` milliseconds of CPU."""
+    """Fill, ask, print. Returns how many addresses took more than ``--over`` milliseconds of
+    CPU."""
     from benchmarks import filling
     from mcpregistry.models import Invocation
     from mcpregistry.services.configuration.snapshot import follow, load_snapshot
 
     if not Invocation.objects.exists():
         began = time.perf_counter()
-        filling.fill(filling.Sizes(calls=chosen.calls, pending=min(1_000, chosen.calls // 10)), filling.now())
+        filling.fill(
+            filling.Sizes(calls=chosen.calls, pending=min(1_000, chosen.calls // 10)), filling.now()
+        )
         print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-    found, configuration = [], load_snapshot()
+    found = []
+    configuration = load_snapshot()
     follow(lambda: configuration)  # as a web process does
     gc.collect()
-    gc.freeze()  # as a web process does: else some addresses have the whole site walked through in their time
-    trivial, measured = 0.0, -MINUTE
+    # as a web process does: else some addresses have the whole site walked through in their time
+    gc.freeze()
+    trivial = 0.0
+    measured = -MINUTE
     for address in addresses():
         if chosen.only not in address:
             continue
         if time.monotonic() - measured > MINUTE:
             taken(_TRIVIAL, chosen.token)
-            trivial, measured = taken(_TRIVIAL, chosen.token).cpu_ms, time.monotonic()
+            trivial = taken(_TRIVIAL, chosen.token).cpu_ms
+            measured = time.monotonic()
         found.append(replace(taken(address, chosen.token), trivial_ms=trivial))
         print(line(found[-1]), flush=True)
     slow = [each for each in found if each.cpu_ms > chosen.over]
     refused = sum(each.status >= 400 for each in found)
-    print(f"\n{len(found)} addresses, {len(slow)} above {chosen.over:.0f} ms of CPU, {refused} refused")
+    print(
+        f"\n{len(found)} addresses, {len(slow)} above {chosen.over:.0f} ms of CPU, {refused} refused"
+    )
     for each in found:
         if each.scans:
             print(f"scans: {each.address}: {'; '.join(each.scans)}")
@@ -110,18 +125,32 @@ def taken(address: str, token: str) -> Taken:
     rounds = []
     for _ in range(ROUNDS):
         reset_queries()  # Django keeps the last 9,000, and counts no more
-        began, cpu = time.perf_counter(), _cpu()
+        began = time.perf_counter()
+        cpu = _cpu()
         with CaptureQueriesContext(connection) as asked:
             answer = client.get(address)
-            size = len(answer.content) if hasattr(answer, "content") else len(b"".join(answer.streaming_content))
-        slowest = max(asked.captured_queries, key=lambda query: float(query["time"]), default={"sql": "", "time": "0"})
+            size = (
+                len(answer.content)
+                if hasattr(answer, "content")
+                else len(b"".join(answer.streaming_content))
+            )
+        slowest = max(
+            asked.captured_queries,
+            key=lambda query: float(query["time"]),
+            default={"sql": "", "time": "0"},
+        )
         rounds.append(
             Taken(
-                address, answer.status_code, (time.perf_counter() - began) * 1000,
-                (_cpu() - cpu) * 1000, len(asked), slowest["sql"],
-                float(slowest["time"]) * 1000, size / 1000,
+                address,
+                answer.status_code,
+                (time.perf_counter() - began) * 1000,
+                (_cpu() - cpu) * 1000,
+                len(asked),
+                slowest["sql"],
+                float(slowest["time"]) * 1000,
+                size / 1000,
             )
-        )  # fmt: skip
+        )
         if rounds[-1].milliseconds < QUICK:
             break
     middle = statistics.median_low(each.milliseconds for each in rounds)
@@ -130,7 +159,8 @@ def taken(address: str, token: str) -> Taken:
 
 
 def _cpu() -> float:
-    """Seconds of CPU of this process and of the backend that serves its connection, which runs on this machine."""
+    """Seconds of CPU of this process and of the backend that serves its connection, which runs on
+    this machine."""
     from django.db import connection
 
     if connection.vendor != "postgresql":
@@ -142,7 +172,8 @@ def _cpu() -> float:
 
 
 def scans(queries: Iterable[str]) -> list[str]:
-    """Lines of their plans by which the whole of the calls or of the log is read; indexes of few rows do not count."""
+    """Lines of their plans by which the whole of the calls or of the log is read; indexes of few
+    rows do not count."""
     lines = []
     for sql in dict.fromkeys(queries):
         if any(f'"{table}"' in sql for table in _RECORD):
@@ -151,9 +182,14 @@ def scans(queries: Iterable[str]) -> list[str]:
 
 
 def _is_scan(line: str) -> bool:
-    if not line.startswith(("SCAN", "Seq Scan", "Parallel Seq Scan", "->  Seq Scan", "->  Parallel Seq Scan")):
+    if not line.startswith(
+        ("SCAN", "Seq Scan", "Parallel Seq Scan", "->  Seq Scan", "->  Parallel Seq Scan")
+    ):
         return False
-    return any(f"{word} {table}" in line for table in _RECORD for word in ("SCAN", "on")) and "call_o" not in line
+    return (
+        any(f"{word} {table}" in line for table in _RECORD for word in ("SCAN", "on"))
+        and "call_o" not in line
+    )
 
 
 def plan(sql: str) -> str:
@@ -164,7 +200,9 @@ def plan(sql: str) -> str:
         return ""
     explain = "EXPLAIN QUERY PLAN " if connection.vendor == "sqlite" else "EXPLAIN "
     with connection.cursor() as cursor:
-        cursor.execute(explain + sql.replace("%", "%%") if connection.vendor == "postgresql" else explain + sql)
+        cursor.execute(
+            explain + sql.replace("%", "%%") if connection.vendor == "postgresql" else explain + sql
+        )
         return "\n".join(str(row[-1]) for row in cursor.fetchall())
 
 
@@ -172,7 +210,8 @@ def plan(sql: str) -> str:
 
 
 def addresses() -> Iterator[str]:
-    """Every list of the admin with each filter and search, every page of the navigation, every list of REST."""
+    """Every list of the admin with each filter and search, every page of the navigation, every list
+    of REST."""
     yield from _seeing()
     yield from _pages()
     yield from _admin_lists()
@@ -186,21 +225,37 @@ def _seeing() -> Iterator[str]:
     from mcpregistry.models import Grant
     from mcpregistry.queries.usage import PERIODS, By
 
-    narrowings = ("", "&server=server-0000", "&agent=agent-000", "&endpoint=default", "&search=tool_1")
+    narrowings = (
+        "",
+        "&server=server-0000",
+        "&agent=agent-000",
+        "&endpoint=default",
+        "&search=tool_1",
+    )
     for period in PERIODS:
         yield from (f"{reverse('usage:index')}?by={by}&period={period}" for by in By)
-        yield from (f"{reverse('usage:index')}?by=tool&period={period}{each}" for each in narrowings[1:])
+        yield from (
+            f"{reverse('usage:index')}?by=tool&period={period}{each}" for each in narrowings[1:]
+        )
         yield from (f"{reverse('usage:failures')}?period={period}{each}" for each in narrowings)
     for days in ("1", "7", "30", "90"):
         yield from (
-            f"{reverse('analyzer')}?days={days}{each}" for each in ("", "&page=3", "&page=50", "&agent=agent-100")
+            f"{reverse('analyzer')}?days={days}{each}"
+            for each in ("", "&page=3", "&page=50", "&agent=agent-100")
         )
         pinned = Grant.objects.filter(tool__isnull=False).order_by("pk").first()
         if pinned:
             yield f"{reverse('analyzer')}?days={days}&grant={pinned.pk}"
-    yield from (reverse("context-bill") + each for each in ("?agent=agent-000&endpoint=default", "?endpoint=default"))
-    yield from (reverse("who") + each for each in ("?server=server-0000", "?agent=agent-000", "?risk=high"))
-    yield from (reverse("find") + each for each in ("?q=server-0001", "?q=tool_1", "?q=nothing-like-it"))
+    yield from (
+        reverse("context-bill") + each
+        for each in ("?agent=agent-000&endpoint=default", "?endpoint=default")
+    )
+    yield from (
+        reverse("who") + each for each in ("?server=server-0000", "?agent=agent-000", "?risk=high")
+    )
+    yield from (
+        reverse("find") + each for each in ("?q=server-0001", "?q=tool_1", "?q=nothing-like-it")
+    )
 
 
 def _pages() -> Iterator[str]:
@@ -230,7 +285,9 @@ def _admin_lists() -> Iterator[str]:
     from django.contrib import admin
     from django.urls import reverse
 
-    for model, site in sorted(admin.site._registry.items(), key=lambda pair: pair[0]._meta.label_lower):
+    for model, site in sorted(
+        admin.site._registry.items(), key=lambda pair: pair[0]._meta.label_lower
+    ):
         meta = model._meta
         where = reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist")
         yield where
@@ -267,7 +324,9 @@ def _rest() -> Iterator[str]:
         yield where
         for parameter in operations["get"].get("parameters", ()):
             if parameter["in"] == "query":
-                yield from (f"{where}?{urlencode({parameter['name']: each})}" for each in _values(parameter))
+                yield from (
+                    f"{where}?{urlencode({parameter['name']: each})}" for each in _values(parameter)
+                )
     yield from _rest_of_one()
 
 
@@ -280,13 +339,21 @@ def _rest_of_one() -> Iterator[str]:
 
 
 _SAMPLES = {
-    "agent": ("agent-000", "agent-199", "nobody"), "server": ("server-0000", "server-0999", "nothing"), "endpoint": ("default", "nothing"),
-    "tool": ("tool_1", "server-0001__tool_1", "nothing"), "request_id": ("nothing",), "conversation": ("nothing",),
-    "kind": ("call.succeeded", "server.saved", "nothing.at.all"), "actor": ("agent-000", "user:admin", "nobody"),
-    "subject": ("server:server-0001", "nothing"), "rule": ("Ask about tool_1", "nothing"), "limit": ("200",),
-    "since": ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"), "until": ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"),
+    "agent": ("agent-000", "agent-199", "nobody"),
+    "server": ("server-0000", "server-0999", "nothing"),
+    "endpoint": ("default", "nothing"),
+    "tool": ("tool_1", "server-0001__tool_1", "nothing"),
+    "request_id": ("nothing",),
+    "conversation": ("nothing",),
+    "kind": ("call.succeeded", "server.saved", "nothing.at.all"),
+    "actor": ("agent-000", "user:admin", "nobody"),
+    "subject": ("server:server-0001", "nothing"),
+    "rule": ("Ask about tool_1", "nothing"),
+    "limit": ("200",),
+    "since": ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"),
+    "until": ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"),
     "state": ("succeeded", "pending", "rejected", "decided"),
-}  # fmt: skip
+}
 
 
 def _values(parameter: dict[str, Any]) -> Iterable[str]:
@@ -305,18 +372,31 @@ def _enum(schema: dict[str, Any]) -> list[str]:
 
 
 def _chosen() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", type=int, default=100_000)
-    parser.add_argument("--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite")
     parser.add_argument(
-        "--database", default="", help="URL of a PostgreSQL that runs already and has this site or is empty"
+        "--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite"
     )
     parser.add_argument(
-        "--over", type=float, default=300.0, help="milliseconds of CPU above which an address counts as slow"
+        "--database",
+        default="",
+        help="URL of a PostgreSQL that runs already and has this site or is empty",
     )
-    parser.add_argument("--worst", type=int, default=WORST, help="how many addresses are listed at the end")
+    parser.add_argument(
+        "--over",
+        type=float,
+        default=300.0,
+        help="milliseconds of CPU above which an address counts as slow",
+    )
+    parser.add_argument(
+        "--worst", type=int, default=WORST, help="how many addresses are listed at the end"
+    )
     parser.add_argument("--only", default="", help="addresses that contain this")
-    parser.add_argument("--plans", action="store_true", help="the plan of each slow address's slowest query")
+    parser.add_argument(
+        "--plans", action="store_true", help="the plan of each slow address's slowest query"
+    )
     parser.add_argument("--keep", default="", help="a folder for the site, which is kept")
     return parser.parse_args()
 
@@ -355,7 +435,9 @@ def _token() -> str:
 
     from mcpregistry.services.access import tokens
 
-    user, _ = User.objects.get_or_create(username="admin", defaults={"is_superuser": True, "is_staff": True})
+    user, _ = User.objects.get_or_create(
+        username="admin", defaults={"is_superuser": True, "is_staff": True}
+    )
     return tokens.issue_token(name="scale", actor="bench", user=user)[1]
 
 

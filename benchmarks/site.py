@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def prepare() -> Path:
-    """Make the site's folder and database, and point this process at it. Call before anything of Django."""
+    """Make the site's folder and database, and point this process at it. Call before anything of
+    Django."""
     var = Path(tempfile.mkdtemp(prefix="slipsnisse-bench-"))
     os.environ |= {"SLIPSNISSE_VAR": str(var), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
     import django
@@ -31,21 +32,31 @@ def prepare() -> Path:
 
 
 def register(
-    slug: str, listed: list[dict[str, Any]], others: dict[str, list[dict[str, Any]]] | None = None, **fields: Any
+    slug: str,
+    listed: list[dict[str, Any]],
+    others: dict[str, list[dict[str, Any]]] | None = None,
+    **fields: Any,
 ) -> None:
-    """An active server whose listed tools, and ``others`` by kind, are approved and granted to the agent 'bench'."""
+    """An active server whose listed tools, and ``others`` by kind, are approved and granted to the
+    agent 'bench'."""
     from mcpregistry.models import Agent, Endpoint, Grant, Server
     from mcpregistry.services.access import agents, grants
     from mcpregistry.services.definitions import behaviour, decisions, observe
     from mcpregistry.services.servers import lifecycle
 
     server = lifecycle.save_server(server=Server(slug=slug, **fields), actor="bench")
-    server = lifecycle.confirm_launch(server=server, actor="bench", launch_hash=server.launch_hash())
+    server = lifecycle.confirm_launch(
+        server=server, actor="bench", launch_hash=server.launch_hash()
+    )
     observe.observe(server=server, listed=listed, others=others)
     decisions.approve_waiting(server=server, actor="bench")
     for tool in server.tools.all():
-        behaviour.confirm_annotations(tool=tool, actor="bench", read_only=True, destructive=False, open_world=False)
-    agent = Agent.objects.filter(slug="bench").first() or agents.save_agent(agent=Agent(slug="bench"), actor="bench")
+        behaviour.confirm_annotations(
+            tool=tool, actor="bench", read_only=True, destructive=False, open_world=False
+        )
+    agent = Agent.objects.filter(slug="bench").first() or agents.save_agent(
+        agent=Agent(slug="bench"), actor="bench"
+    )
     grants.save_grant(grant=Grant(agent=agent, server=server, kind=""), actor="bench")
     if not Endpoint.objects.filter(slug="bench").exists():
         agents.save_endpoint(endpoint=Endpoint(slug="bench"), actor="bench")
@@ -53,7 +64,8 @@ def register(
 
 
 def _rules() -> None:
-    """The starter rules let the tools under test run, after a rule that looks at the arguments of every call."""
+    """The starter rules let the tools under test run, after a rule that looks at the arguments of
+    every call."""
     from django.contrib.auth.models import User
 
     from mcpregistry.models import PolicyRule
@@ -61,7 +73,9 @@ def _rules() -> None:
 
     User.objects.create_superuser("bench")  # the rule that asks needs somebody to ask
     condition = 'has(args.path) && args.path.startsWith("/etc")'
-    rules.save_rule(rule=PolicyRule(name="Not /etc", outcome="deny", condition=condition), actor="bench")
+    rules.save_rule(
+        rule=PolicyRule(name="Not /etc", outcome="deny", condition=condition), actor="bench"
+    )
     rules.add_starter_rules(actor="bench")
 
 
@@ -92,14 +106,18 @@ def child(argv: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def gateway(port: int, *, processes: int = 1, before: str = "") -> Iterator[Gateway]:
-    """Web processes on one socket, as `manage.py up` starts them; ``before`` is Python that each runs first."""
+    """Web processes on one socket, as `manage.py up` starts them; ``before`` is Python that each
+    runs first."""
     os.environ["SLIPSNISSE_LOG_LEVEL"] = "WARNING"
     with socket.create_server(("127.0.0.1", port), backlog=1024) as listener:
         code = f"import sys; {before or 'pass'}\nfrom controlplane.web import main; main()"
         argv = [sys.executable, "-c", code, "--fd", str(listener.fileno())]
         children = [
             subprocess.Popen(
-                argv, cwd=ROOT, env=os.environ | {"SLIPSNISSE_PROCESS": "web"}, pass_fds=[listener.fileno()]
+                argv,
+                cwd=ROOT,
+                env=os.environ | {"SLIPSNISSE_PROCESS": "web"},
+                pass_fds=[listener.fileno()],
             )
             for _ in range(processes)
         ]
@@ -126,7 +144,8 @@ class Gateway:
 
 
 def _wait_ready(port: int, children: list[subprocess.Popen[bytes]]) -> None:
-    """The socket listens before anybody serves it, so ask; several are given the time that the first took, again."""
+    """The socket listens before anybody serves it, so ask; several are given the time that the
+    first took, again."""
     began = time.monotonic()
     while time.monotonic() < began + 60:
         if codes := [child.poll() for child in children if child.poll() is not None]:
@@ -162,7 +181,9 @@ def cpu_seconds(pid: int) -> float:
 
 def peak_mb(pid: int) -> float:
     """Largest resident size of a process so far, in MB (Linux: /proc)."""
-    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
+    line = next(
+        x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM")
+    )
     return int(line.split()[1]) / 1024
 
 

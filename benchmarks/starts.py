@@ -10,13 +10,23 @@ import urllib.error
 
 from benchmarks import load, site
 
-ARGV = [sys.executable, str(site.ROOT / "manage.py"), "runmcp", "--endpoint", "bench", "--agent", "bench"]
+ARGV = [
+    sys.executable,
+    str(site.ROOT / "manage.py"),
+    "runmcp",
+    "--endpoint",
+    "bench",
+    "--agent",
+    "bench",
+]
 
 
 def runmcp_start() -> dict[str, float]:
     """One start as Claude Code does it: discover, list, one call. Seconds from exec; peak MB."""
     started = time.perf_counter()
-    process = subprocess.Popen(ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert process.stdin
     assert process.stdout
     times = {}
@@ -26,7 +36,12 @@ def runmcp_start() -> dict[str, float]:
         ("call_s", "tools/call", {"name": "stdio__echo", "arguments": {"text": "x"}}),
     ]
     for number, (label, method, params) in enumerate(asks):
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params | {"_meta": load.META}}
+        message = {
+            "jsonrpc": "2.0",
+            "id": number,
+            "method": method,
+            "params": params | {"_meta": load.META},
+        }
         process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
         reply = json.loads(process.stdout.readline())

@@ -1,1 +1,2 @@
-"""The project: settings, environment, processes, health. It knows the apps, but no domain words of theirs."""
+"""The project: settings, environment, processes, health. It knows the apps, but no domain words of
+theirs."""

@@ -10,7 +10,8 @@ from unfold.sites import UnfoldAdminSite
 
 
 class Site(UnfoldAdminSite):
-    """The list costs a twelfth of an ordinary page, which shows ``controlplane.navigation`` instead."""
+    """The list costs a twelfth of an ordinary page, which shows ``controlplane.navigation``
+    instead."""
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
         """Make the list as late as it is read."""

@@ -13,8 +13,10 @@ class ControlPlaneConfig(AppConfig):
     verbose_name = _("Control plane")
 
     def ready(self) -> None:
-        """Load the Celery app and the system checks; begin to say in each version from where it came."""
-        # Makes our Celery app the current one, so that `task.delay()` finds the broker in every process.
+        """Load the Celery app and the system checks; begin to say in each version from where it
+        came."""
+        # Makes our Celery app the current one, so that `task.delay()` finds the broker in every
+        # process.
         from controlplane import celery, checks  # noqa: F401
         from controlplane.history import recording
 

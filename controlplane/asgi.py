@@ -1,7 +1,9 @@
-"""The one ASGI application: ``/mcp/…`` to the gateway, health probes here, paths of headends to these, all else to Django.
+"""The one ASGI application: ``/mcp/…`` to the gateway, health probes here, paths of headends to
+these, all else to Django.
 
-Django answers no ``lifespan``, and what the gateway holds (connections, the snapshot) must be entered and
-left by one task: so the shell below owns it. Several server processes may run it side by side.
+Django answers no ``lifespan``, and what the gateway holds (connections, the snapshot) must be
+entered and left by one task: so the shell below owns it. Several server processes may run it side
+by side.
 """
 
 from __future__ import annotations
@@ -52,8 +54,11 @@ class Shell:
         self._headends: Headends | None = None
         self._health = HealthProbes()
 
-    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """One ASGI connection: the lifespan, an HTTP request, or a WebSocket, which only the gateway takes."""
+    async def __call__(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """One ASGI connection: the lifespan, an HTTP request, or a WebSocket, which only the
+        gateway takes."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -64,7 +69,9 @@ class Shell:
             await receive()
             await send({"type": "websocket.close", "code": 1000, "reason": ""})
 
-    async def _route(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def _route(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         path = scope["path"]
         if self._health.answers(path):
             await self._health(scope, receive, send)
@@ -73,7 +80,8 @@ class Shell:
         elif self._headends is not None and self._headends.answers(scope):
             await self._headends(dict(scope), receive, send)
         elif not await refuse_sandboxed(scope, send):
-            await django_app(scope, receive, send)  # type: ignore[arg-type]  # Django types scope as a plain dict
+            # Django types scope as a plain dict
+            await django_app(scope, receive, send)  # type: ignore[arg-type]
 
     async def _live(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Start-up and shutdown in this one task, as the gateway's cancel scopes demand."""
@@ -89,11 +97,17 @@ class Shell:
             return
         except Exception:
             log.exception("The gateway could not start")
-            await send({"type": "lifespan.startup.failed", "message": "The gateway could not start; see the log."})
+            await send(
+                {
+                    "type": "lifespan.startup.failed",
+                    "message": "The gateway could not start; see the log.",
+                }
+            )
             return
         burying = asyncio.create_task(bury_predecessor())
         with _on_signal(self._begin_stop):
-            self._health.feed, self._health.recorder = self._mcp.engine.feed, self._mcp.engine.recorder
+            self._health.feed = self._mcp.engine.feed
+            self._health.recorder = self._mcp.engine.recorder
             self._health.gateway = "ok"
             settle()
             await send({"type": "lifespan.startup.complete"})
@@ -105,8 +119,8 @@ class Shell:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _begin_stop(self) -> None:
-        """No more traffic, please; what is under way may end. The server waits for open responses before it ends the
-        lifespan, so endless listen streams must end first."""
+        """No more traffic, please; what is under way may end. The server waits for open responses
+        before it ends the lifespan, so endless listen streams must end first."""
         assert self._mcp is not None
         self._health.gateway = "stopping"
         self._mcp.begin_stop()
@@ -124,7 +138,9 @@ class HeadendShell(Shell):
         super().__init__()
         self._ports = ports
 
-    async def _route(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def _route(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         only = self._ports.get((scope["server"] or ("", 0))[1] or 0) or None
         scope = scope | {ONLY: only}  # type: ignore[assignment]
         assert self._mcp is not None
@@ -146,13 +162,17 @@ class HeadendShell(Shell):
         return headend is not None and (only is None or headend.slug in only)
 
 
-_NOTHING = {"code": "NOT_FOUND", "message": "No headend has this path. See Expert tools, Headends in the admin."}
+_NOTHING = {
+    "code": "NOT_FOUND",
+    "message": "No headend has this path. See Expert tools, Headends in the admin.",
+}
 
 
 async def bury_predecessor() -> None:
     """End the calls of the web process that this one replaces, once the database accepts it.
 
-    The supervisor knows that it is dead. Otherwise they would be "under way" until their leases run out.
+    The supervisor knows that it is dead. Otherwise they would be "under way" until their leases run
+    out.
     """
     while settings.PREDECESSOR:
         try:
@@ -173,7 +193,8 @@ def _is_mcp(path: str) -> bool:
 
 @contextmanager
 def _on_signal(begin_stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``begin_stop`` on the event loop as soon as the process is told to end, then do what was done before."""
+    """Call ``begin_stop`` on the event loop as soon as the process is told to end, then do what was
+    done before."""
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 

@@ -32,7 +32,13 @@ def key_file_is_private(**_: Any) -> list[CheckMessage]:
     file = keys.path(settings.VAR_DIR)
     if not file.exists() or not _others_may(file):
         return []
-    return [Error(f"Other users of this machine can read {file}.", hint=f"Run: chmod 600 {file}", id="slipsnisse.E001")]
+    return [
+        Error(
+            f"Other users of this machine can read {file}.",
+            hint=f"Run: chmod 600 {file}",
+            id="slipsnisse.E001",
+        )
+    ]
 
 
 @register(TAG)
@@ -42,7 +48,11 @@ def folder_is_private(**_: Any) -> list[CheckMessage]:
     if not var.exists() or not _others_may(var):
         return []
     return [
-        Warning(f"Other users of this machine can access {var}.", hint=f"Run: chmod 700 {var}", id="slipsnisse.W001")
+        Warning(
+            f"Other users of this machine can access {var}.",
+            hint=f"Run: chmod 700 {var}",
+            id="slipsnisse.W001",
+        )
     ]
 
 
@@ -53,7 +63,11 @@ def connections_are_not_kept_by_age(**_: Any) -> list[CheckMessage]:
         return []
     hint = "Remove conn_max_age from DATABASE_URL. The site has its own connection pool."
     return [
-        Error("CONN_MAX_AGE must be 0, because each web request has its own thread.", hint=hint, id="slipsnisse.E002")
+        Error(
+            "CONN_MAX_AGE must be 0, because each web request has its own thread.",
+            hint=hint,
+            id="slipsnisse.E002",
+        )
     ]
 
 
@@ -98,7 +112,8 @@ def origins_are_origins(**_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def places_of_seals_can_be_used(**_: Any) -> list[CheckMessage]:
-    """E005: a place outside for the audit log's seals that cannot work would be noticed when it is needed."""
+    """E005: a place outside for the audit log's seals that cannot work would be noticed when it is
+    needed."""
     from mcpregistry.services.records import sinks
 
     hint = "Correct the setting (see docs/audit.md), or unset it to send no checkpoints there."
@@ -107,14 +122,17 @@ def places_of_seals_can_be_used(**_: Any) -> list[CheckMessage]:
 
 @register(TAG, deploy=True)
 def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
-    """W002: a site on PostgreSQL expects several machines; the embedded broker is a unix socket on this one."""
+    """W002: a site on PostgreSQL expects several machines; the embedded broker is a unix socket on
+    this one."""
     if (
         not env.text("DATABASE_URL").startswith("postgres")
         or embedded.broker_url(settings.VAR_DIR) != settings.CELERY_BROKER_URL
     ):
         return []
     hint = "Set CELERY_BROKER_URL, for example redis://broker:6379/0."
-    return [Warning("Other machines cannot use the embedded broker.", hint=hint, id="slipsnisse.W002")]
+    return [
+        Warning("Other machines cannot use the embedded broker.", hint=hint, id="slipsnisse.W002")
+    ]
 
 
 @register(TAG, deploy=True)
@@ -125,7 +143,9 @@ def keys_are_given(**_: Any) -> list[CheckMessage]:
     ):
         return []
     hint = "Set SLIPSNISSE_SECRET_KEY and SLIPSNISSE_KEYS, or their _FILE forms, to the same values on all machines."
-    return [Warning("The keys are read from a file on this machine.", hint=hint, id="slipsnisse.W003")]
+    return [
+        Warning("The keys are read from a file on this machine.", hint=hint, id="slipsnisse.W003")
+    ]
 
 
 def _others_may(path: Path) -> bool:

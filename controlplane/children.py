@@ -1,7 +1,7 @@
 """Child processes that never outlive us: own process group, and the kernel kills them when we die.
 
-Linux only for the second half (``PR_SET_PDEATHSIG``); elsewhere an orderly stop still ends the group.
-The kernel ties the signal to the *thread* that forked: start children from the main thread.
+Linux only for the second half (``PR_SET_PDEATHSIG``); elsewhere an orderly stop still ends the
+group. The kernel ties the signal to the *thread* that forked: start children from the main thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int | None = None) -> Callable[[], None]:
-    """For ``preexec_fn``: SIGKILL this child when its parent ends, also when that happened already."""
+    """For ``preexec_fn``: SIGKILL this child when its parent ends, also when that happened
+    already."""
     expected = parent if parent is not None else os.getpid()
 
     def arm() -> None:
@@ -32,12 +33,15 @@ def die_with_parent(parent: int | None = None) -> Callable[[], None]:
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to the child and to whatever it started in its group; a dead one is no error."""
+    """Send a signal to the child and to whatever it started in its group; a dead one is no
+    error."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
-def stop(process: subprocess.Popen[bytes], patience: float, number: signal.Signals = signal.SIGTERM) -> int:
+def stop(
+    process: subprocess.Popen[bytes], patience: float, number: signal.Signals = signal.SIGTERM
+) -> int:
     """Ask the group to end, wait ``patience`` seconds, then kill it. Returns the exit code."""
     signal_group(process, number)
     try:

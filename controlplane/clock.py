@@ -1,4 +1,5 @@
-"""The clock's schedule. It is kept in memory, so a full disk or a damaged file cannot stop the clock."""
+"""The clock's schedule. It is kept in memory, so a full disk or a damaged file cannot stop the
+clock."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ _SOON = timedelta(seconds=60)
 class Clock(Scheduler):
     """Celery's scheduler without a file.
 
-    A start forgets when each task last ran. What is to run once an hour therefore runs a minute after the start:
-    otherwise it would never run on a site that is started every hour. Tasks look at due rows, so an extra run is harmless.
+    A start forgets when each task last ran. What is to run once an hour therefore runs a minute
+    after the start: otherwise it would never run on a site that is started every hour. Tasks look
+    at due rows, so an extra run is harmless.
     """
 
     data: dict[str, Any]  # entries by name

@@ -1,7 +1,8 @@
-"""Bounds on the connections of a web process: the head of a request has its time, and an address its number.
+"""Bounds on the connections of a web process: the head of a request has its time, and an address
+its number.
 
-Bodies have theirs in ``requests.py``. Here stands what is over before the application hears of a request, so it is
-the server's: uvicorn has no such bounds of its own.
+Bodies have theirs in ``requests.py``. Here stands what is over before the application hears of a
+request, so it is the server's: uvicorn has no such bounds of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from controlplane.sandboxed import Connection, attach
 
-HEAD_SECONDS = 30.0  # from a connection, or a request's first byte on one that is kept, until its head is there
+# from a connection, or a request's first byte on one that is kept, until its head is there
+HEAD_SECONDS = 30.0
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _quiet = logging.getLogger("uvicorn.error.websocket")
 _quiet.setLevel(logging.WARNING)
@@ -26,8 +28,9 @@ _open: Counter[str] = Counter()  # connections of this process by address
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's own, with a time for heads, and at most so many connections of one address; of this machine and of
-    proxies (``FORWARDED_ALLOW_IPS``) as many as they like, since they stand for many.
+    """uvicorn's own, with a time for heads, and at most so many connections of one address; of this
+    machine and of proxies (``FORWARDED_ALLOW_IPS``) as many as they like, since they stand for
+    many.
     """
 
     _head_due: asyncio.TimerHandle | None = None
@@ -56,8 +59,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on another protocol has the connection, and its place in the number of its address."""
-        counted, self._counted = self._counted, ""
+        """From here on another protocol has the connection, and its place in the number of its
+        address."""
+        counted = self._counted
+        self._counted = ""
         super().handle_websocket_upgrade()
         found = self.transport.get_protocol()
         if isinstance(found, PatientWebSocket):
@@ -94,14 +99,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class PatientWebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's own, but a stopping server leaves it to the application to end the conversation: uvicorn would cut off
-    what is in flight, which over HTTP it waits for."""
+    """uvicorn's own, but a stopping server leaves it to the application to end the conversation:
+    uvicorn would cut off what is in flight, which over HTTP it waits for."""
 
     counted = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.logger = _quiet  # uvicorn notes addresses with their query, where a careless host may have put a token
+        # uvicorn notes addresses with their query, where a careless host may have put a token
+        self.logger = _quiet
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Its place is free again."""
@@ -110,7 +116,8 @@ class PatientWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The application has heard of it already; what it does not end, the server's time for open requests ends."""
+        """The application has heard of it already; what it does not end, the server's time for open
+        requests ends."""
         if self.close_sent or not self.handshake_complete:
             super().shutdown()
 

@@ -1,4 +1,5 @@
-"""The first page of the site: what a new site still needs, what waits for people, how calls go and what fails."""
+"""The first page of the site: what a new site still needs, what waits for people, how calls go and
+what fails."""
 
 from __future__ import annotations
 
@@ -35,11 +36,18 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
     ``templates/admin/index.html`` shows it.
     """
-    now, may = timezone.now(), request.user.has_perm
-    context |= {"title": _("Overview"), "seen": may("mcpregistry.view_server") or may("mcpregistry.view_invocation")}
+    now = timezone.now()
+    may = request.user.has_perm
+    context |= {
+        "title": _("Overview"),
+        "seen": may("mcpregistry.view_server") or may("mcpregistry.view_invocation"),
+    }
     if may("mcpregistry.view_server"):
         found = overview.first_steps(cast(User, request.user), now=now)
-        context |= {"servers": servers.server_counts(), "steps": None if found.done else steps(found)}
+        context |= {
+            "servers": servers.server_counts(),
+            "steps": None if found.done else steps(found),
+        }
     context["incomplete"] = completeness.interrupted() if context["seen"] else ""
     context["needs"] = needs(request, now, context.get("servers"))
     if may("subagents.view_run"):
@@ -60,24 +68,51 @@ class Step:
 def steps(found: overview.FirstSteps) -> list[Step]:
     """In the order in which they are taken."""
     return [
-        Step(_("Add a server"), _("Paste the command or the address from the server's README."),
-             reverse("admin:mcpregistry_server_set_up"), found.server),
-        Step(_("Approve its definitions"), _("Agents can use its tools after a user has approved their definitions."),
-             reverse("definitions:inbox"), found.definitions),
-        Step(_("Grant it to an agent"), _("Agents see only the tools that are granted to them."),
-             reverse("admin:mcpregistry_grant_add"), found.grant),
-        Step(_("Connect a host"), _("Use Claude Code, Cursor, VS Code or another program that supports MCP."),
-             reverse("connect"), found.connected),
-        Step(_("See the first call"), _("Choose a tool and try it, or ask the model in your host to use it."),
-             reverse("admin:mcpregistry_tool_changelist"), found.called),
-        Step(_("Decide on a call"), _("A rule can hold calls until a user approves them. Held calls are listed under Approvals."),
-             reverse("approvals:queue"), found.approved),
-    ]  # fmt: skip
+        Step(
+            _("Add a server"),
+            _("Paste the command or the address from the server's README."),
+            reverse("admin:mcpregistry_server_set_up"),
+            found.server,
+        ),
+        Step(
+            _("Approve its definitions"),
+            _("Agents can use its tools after a user has approved their definitions."),
+            reverse("definitions:inbox"),
+            found.definitions,
+        ),
+        Step(
+            _("Grant it to an agent"),
+            _("Agents see only the tools that are granted to them."),
+            reverse("admin:mcpregistry_grant_add"),
+            found.grant,
+        ),
+        Step(
+            _("Connect a host"),
+            _("Use Claude Code, Cursor, VS Code or another program that supports MCP."),
+            reverse("connect"),
+            found.connected,
+        ),
+        Step(
+            _("See the first call"),
+            _("Choose a tool and try it, or ask the model in your host to use it."),
+            reverse("admin:mcpregistry_tool_changelist"),
+            found.called,
+        ),
+        Step(
+            _("Decide on a call"),
+            _(
+                "A rule can hold calls until a user approves them. Held calls are listed under Approvals."
+            ),
+            reverse("approvals:queue"),
+            found.approved,
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that waits for a person: how much, of what, and where it is seen to. ``name``: of the only one, if it is shown."""
+    """Something that waits for a person: how much, of what, and where it is seen to. ``name``: of
+    the only one, if it is shown."""
 
     count: int
     one: str
@@ -98,42 +133,101 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
     of = _lists()
     down, drafts = (known.down, known.drafts) if known else (0, 0)
     every = [
-        Need(waits.calls, _("call is held for a decision"), _("calls are held for a decision"), reverse("approvals:queue"), True),
-        Need(down, _("server is down"), _("servers are down"), f"{of['server']}?state=unavailable", True),
+        Need(
+            waits.calls,
+            _("call is held for a decision"),
+            _("calls are held for a decision"),
+            reverse("approvals:queue"),
+            True,
+        ),
+        Need(
+            down,
+            _("server is down"),
+            _("servers are down"),
+            f"{of['server']}?state=unavailable",
+            True,
+        ),
         *_unclaimed(request),
-        Need(also.get("pools", 0), _("energy pool is empty"), _("energy pools are empty"),
-             reverse("admin:mcpregistry_energypool_changelist"), True),
-        Need(also.get("runs", 0), _("run waits for a decision"), _("runs wait for a decision"),
-             reverse("admin:subagents_run_changelist")),
-        Need(waits.definitions, _("definition waits for approval"), _("definitions wait for approval"),
-             reverse("definitions:inbox")),
-        Need(waits.proposals, _("proposal of the sub-agent waits for a decision"),
-             _("proposals of the sub-agent wait for a decision"),
-             reverse("admin:subagents_proposal_changelist") + "?state__exact=waiting"),
-        Need(also.get("packages", 0), _("package waits for approval"), _("packages wait for approval"),
-             reverse("admin:mcpregistry_install_changelist") + f"?state__exact={InstallState.WAITING}"),
-        Need(drafts, _("server is a draft: confirm its launch"), _("servers are drafts: confirm their launches"),
-             f"{of['server']}?lifecycle__exact=draft"),
+        Need(
+            also.get("pools", 0),
+            _("energy pool is empty"),
+            _("energy pools are empty"),
+            reverse("admin:mcpregistry_energypool_changelist"),
+            True,
+        ),
+        Need(
+            also.get("runs", 0),
+            _("run waits for a decision"),
+            _("runs wait for a decision"),
+            reverse("admin:subagents_run_changelist"),
+        ),
+        Need(
+            waits.definitions,
+            _("definition waits for approval"),
+            _("definitions wait for approval"),
+            reverse("definitions:inbox"),
+        ),
+        Need(
+            waits.proposals,
+            _("proposal of the sub-agent waits for a decision"),
+            _("proposals of the sub-agent wait for a decision"),
+            reverse("admin:subagents_proposal_changelist") + "?state__exact=waiting",
+        ),
+        Need(
+            also.get("packages", 0),
+            _("package waits for approval"),
+            _("packages wait for approval"),
+            reverse("admin:mcpregistry_install_changelist")
+            + f"?state__exact={InstallState.WAITING}",
+        ),
+        Need(
+            drafts,
+            _("server is a draft: confirm its launch"),
+            _("servers are drafts: confirm their launches"),
+            f"{of['server']}?lifecycle__exact=draft",
+        ),
         *(_incomplete() if known and known.incomplete else ()),
-        Need(also.get("providers", 0), _("provider is a draft: confirm it to use its models"),
-             _("providers are drafts: confirm them to use their models"), reverse("admin:subagents_provider_changelist")),
-        Need(also.get("agents", 0), _("hosted agent does not answer: its selected conversation has ended"),
-             _("hosted agents do not answer: their selected conversations have ended"),
-             reverse("admin:subagents_effortagent_changelist")),
-        Need(also.get("registries", 0), _("registry could not be read"), _("registries could not be read"),
-             reverse("admin:mcpregistry_registrysource_changelist")),
-        Need(also.get("tokens", 0), _("token expires within two weeks"), _("tokens expire within two weeks"),
-             f"{of['token']}?validity=soon"),
-        Need(also.get("grants", 0), _("grant expires within two weeks"), _("grants expire within two weeks"),
-             f"{of['grant']}?validity=soon"),
-    ]  # fmt: skip
+        Need(
+            also.get("providers", 0),
+            _("provider is a draft: confirm it to use its models"),
+            _("providers are drafts: confirm them to use their models"),
+            reverse("admin:subagents_provider_changelist"),
+        ),
+        Need(
+            also.get("agents", 0),
+            _("hosted agent does not answer: its selected conversation has ended"),
+            _("hosted agents do not answer: their selected conversations have ended"),
+            reverse("admin:subagents_effortagent_changelist"),
+        ),
+        Need(
+            also.get("registries", 0),
+            _("registry could not be read"),
+            _("registries could not be read"),
+            reverse("admin:mcpregistry_registrysource_changelist"),
+        ),
+        Need(
+            also.get("tokens", 0),
+            _("token expires within two weeks"),
+            _("tokens expire within two weeks"),
+            f"{of['token']}?validity=soon",
+        ),
+        Need(
+            also.get("grants", 0),
+            _("grant expires within two weeks"),
+            _("grants expire within two weeks"),
+            f"{of['grant']}?validity=soon",
+        ),
+    ]
     return [need for need in every if need.count]
 
 
 def _unclaimed(request: HttpRequest) -> Iterator[Need]:
     for each in unclaimed({model for model in MODELS if _may_view(request, model)}):
-        of_calls = each.model == "mcpregistry.approvalrequest"  # these are listed on a page of their own
-        name = "approvals:history" if of_calls else f"admin:{each.model.replace('.', '_')}_changelist"
+        # these are listed on a page of their own
+        of_calls = each.model == "mcpregistry.approvalrequest"
+        name = (
+            "approvals:history" if of_calls else f"admin:{each.model.replace('.', '_')}_changelist"
+        )
         words = _("%(work)s; run manage.py doctor") % {"work": each.words}
         yield Need(each.count, words, words, reverse(name), True)
 
@@ -143,12 +237,19 @@ def _incomplete() -> Iterator[Need]:
     found = attention.incomplete_servers()
     for each in found[:_MOST_NAMED]:
         link = f"{reverse('admin:mcpregistry_server_change', args=[each.pk])}#left-out"
-        words = _("offers items that are not passed on to hosts: see why, then correct the server or its limits")
+        words = _(
+            "offers items that are not passed on to hosts: see why, then correct the server or its limits"
+        )
         yield Need(1, words, "", link, name=each.slug)
     more = len(found) - _MOST_NAMED
     link = f"{reverse('definitions:inbox')}#left-out"
     one = _("more server offers items that are not passed on to hosts: see why")
-    yield Need(max(0, more), one, _("more servers offer items that are not passed on to hosts: see why"), link)
+    yield Need(
+        max(0, more),
+        one,
+        _("more servers offer items that are not passed on to hosts: see why"),
+        link,
+    )
 
 
 def _may_view(request: HttpRequest, model: str) -> bool:
@@ -174,7 +275,10 @@ def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
 
 
 def _lists() -> dict[str, str]:
-    return {name: reverse(f"admin:mcpregistry_{name}_changelist") for name in ("server", "token", "grant")}
+    return {
+        name: reverse(f"admin:mcpregistry_{name}_changelist")
+        for name in ("server", "token", "grant")
+    }
 
 
 def _traffic(request: HttpRequest, now: datetime) -> dict[str, Any]:

@@ -39,7 +39,8 @@ class Finding:
     remedy: str = ""
 
 
-# Code that Python runs at every start from site-packages: only what these well-known packages put there.
+# Code that Python runs at every start from site-packages: only what these well-known packages put
+# there.
 _KNOWN_STARTUP_CODE = {
     "distutils-precedence.pth": "_distutils_hack",  # setuptools
     "_virtualenv.pth": "_virtualenv",
@@ -76,7 +77,9 @@ def examine() -> list[Finding]:
 def _settings() -> Iterable[Finding]:
     problems = run_checks(tags=[checks.TAG])
     if not problems:
-        yield Finding(True, f"the settings, the keys and the file modes in {settings.VAR_DIR} are correct")
+        yield Finding(
+            True, f"the settings, the keys and the file modes in {settings.VAR_DIR} are correct"
+        )
     for problem in problems:
         yield Finding(False, problem.msg, problem.hint or "")
 
@@ -90,7 +93,9 @@ def _database() -> Iterable[Finding]:
             cursor.execute(f"CREATE TABLE {table} (n integer)")
             transaction.set_rollback(True)
     except DatabaseError as error:
-        yield Finding(False, f"the database cannot be written ({type(error).__name__})", _database_remedy())
+        yield Finding(
+            False, f"the database cannot be written ({type(error).__name__})", _database_remedy()
+        )
     else:
         yield Finding(True, f"the database ({connection.vendor}) can be written")
 
@@ -108,10 +113,14 @@ def _migrations() -> Iterable[Finding]:
         altered = [] if missing or lacking else altered_guards()
         unknown = [] if missing else unknown_guards()
     except DatabaseError as error:
-        yield Finding(False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy())
+        yield Finding(
+            False, f"the migrations cannot be read ({type(error).__name__})", _database_remedy()
+        )
         return
     if missing:
-        yield Finding(False, f"{len(missing)} migrations are not applied", "Run `manage.py migrate`.")
+        yield Finding(
+            False, f"{len(missing)} migrations are not applied", "Run `manage.py migrate`."
+        )
     elif lacking:
         yield Finding(False, lacking)
     elif altered:
@@ -131,7 +140,8 @@ def _migrations() -> Iterable[Finding]:
 
 
 def _keys() -> Iterable[Finding]:
-    """Whether every secret opens with a key that is here, and whether older keys are still needed."""
+    """Whether every secret opens with a key that is here, and whether older keys are still
+    needed."""
     from mcpregistry.services.upkeep.resealing import keys_in_use
 
     try:
@@ -143,18 +153,23 @@ def _keys() -> Iterable[Finding]:
         if key not in settings.SLIPSNISSE_KEYS:
             remedy = "Add that key to SLIPSNISSE_KEYS (or var/keys.json) again, or enter the secrets again."
             yield Finding(
-                False, f"{count} secrets are encrypted with the key '{key}', which this site does not have", remedy
+                False,
+                f"{count} secrets are encrypted with the key '{key}', which this site does not have",
+                remedy,
             )
         elif key != newest:
             yield Finding(
-                False, f"{count} secrets are still encrypted with the old key '{key}'", "Run `manage.py rekey`."
+                False,
+                f"{count} secrets are still encrypted with the old key '{key}'",
+                "Run `manage.py rekey`.",
             )
     if {*used} <= {newest}:
         yield Finding(True, "all secrets are encrypted with the newest key")
 
 
 def _secrets_in_words() -> Iterable[Finding]:
-    """Which servers and providers have a secret in a command or an address, where nothing seals it."""
+    """Which servers and providers have a secret in a command or an address, where nothing seals
+    it."""
     try:
         found = list_open_secrets()
     except DatabaseError:
@@ -165,7 +180,8 @@ def _secrets_in_words() -> Iterable[Finding]:
 
 
 def _changes() -> Iterable[Finding]:
-    """Sends itself a notification and must hear it: LISTEN succeeds behind a pooler that delivers nothing."""
+    """Sends itself a notification and must hear it: LISTEN succeeds behind a pooler that delivers
+    nothing."""
     from mcpregistry.calls.watch import sources
 
     if connections[DEFAULT_DB_ALIAS].vendor == "sqlite":
@@ -177,7 +193,11 @@ def _changes() -> Iterable[Finding]:
     if heard:
         yield Finding(True, "NOTIFY is delivered, so changes reach processes immediately")
     else:
-        yield Finding(False, "NOTIFY is not delivered, so processes ask for changes every second", sources.REMEDY)
+        yield Finding(
+            False,
+            "NOTIFY is not delivered, so processes ask for changes every second",
+            sources.REMEDY,
+        )
 
 
 def _connections() -> Iterable[Finding]:
@@ -194,27 +214,34 @@ def _connections() -> Iterable[Finding]:
     except DatabaseError:
         return  # said already
     if most >= needed:
-        yield Finding(True, f"PostgreSQL allows {most} connections; a web process and a worker use up to {needed}")
-    else:
-        remedy = "Raise max_connections, use a connection pooler, or lower SLIPSNISSE_DATABASE_POOL."
         yield Finding(
-            False, f"PostgreSQL allows only {most} connections; a web process and a worker use up to {needed}", remedy
+            True,
+            f"PostgreSQL allows {most} connections; a web process and a worker use up to {needed}",
+        )
+    else:
+        remedy = (
+            "Raise max_connections, use a connection pooler, or lower SLIPSNISSE_DATABASE_POOL."
+        )
+        yield Finding(
+            False,
+            f"PostgreSQL allows only {most} connections; a web process and a worker use up to {needed}",
+            remedy,
         )
 
 
 def _machines() -> Iterable[Finding]:
-    """Whether the processes of several machines reach each other, as sessions with one connection need it."""
+    """Whether the processes of several machines reach each other, as sessions with one connection
+    need it."""
     from mcpregistry.downstream.peers import sockets
     from mcpregistry.services.servers import placement
 
     try:
-        machines, addresses = placement.machines(), placement.addresses()
+        machines = placement.machines()
+        addresses = placement.addresses()
     except DatabaseError:
         return  # said already
     if len(machines) > 1:
-        remedy = (
-            "Set SLIPSNISSE_PEER_ADDRESS on every machine, and restart the processes (see docs/several-machines.md)."
-        )
+        remedy = "Set SLIPSNISSE_PEER_ADDRESS on every machine, and restart the processes (see docs/several-machines.md)."
         what = f"servers that keep state for a session have a separate connection on each of {len(machines)} machines"
         yield Finding(False, what, remedy)
     if not settings.PEER_ADDRESS:
@@ -223,7 +250,9 @@ def _machines() -> Iterable[Finding]:
     for address in addresses:
         if trouble := asyncio.run(sockets.trouble_with(address)):
             remedy = "Check this process and the network, and that all machines have the same SLIPSNISSE_KEYS."
-            yield Finding(False, f"the process of this site at {address} cannot be reached: {trouble}", remedy)
+            yield Finding(
+                False, f"the process of this site at {address} cannot be reached: {trouble}", remedy
+            )
         else:
             yield Finding(True, f"the process of this site at {address} can be reached")
 
@@ -232,7 +261,8 @@ def _broker() -> Iterable[Finding]:
     try:
         with app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=3)
-        # All that answer at once are counted; a worker that loads or is starved may take longer to say that it is there.
+        # All that answer at once are counted; a worker that loads or is starved may take longer to
+        # say that it is there.
         answers = app.control.ping(timeout=2) or app.control.ping(timeout=8, limit=1)
     except Exception as error:  # noqa: BLE001 (each transport throws its own)
         remedy = "Start the site with `manage.py up`, or check CELERY_BROKER_URL."
@@ -240,11 +270,11 @@ def _broker() -> Iterable[Finding]:
         return
     yield Finding(True, "the broker answers")
     if answers:
-        yield Finding(True, f"{len(answers)} worker process{'es answer' if len(answers) > 1 else ' answers'}")
-    else:
-        remedy = (
-            "Start one with `manage.py up` or `celery -A controlplane worker -P threads`. Its log shows why it ended."
+        yield Finding(
+            True, f"{len(answers)} worker process{'es answer' if len(answers) > 1 else ' answers'}"
         )
+    else:
+        remedy = "Start one with `manage.py up` or `celery -A controlplane worker -P threads`. Its log shows why it ended."
         yield Finding(False, "no worker answers", remedy)
 
 
@@ -291,7 +321,11 @@ def _seals() -> Iterable[Finding]:
             return  # said already
         remedy = f"The log of the worker shows why (audit.not_kept_outside). Check SLIPSNISSE_AUDIT_{name.upper()} and its keys."
         behind = lacking > _SEALS_ON_THE_WAY
-        yield Finding(not behind, f"the {name} lacks {lacking} checkpoints of the audit log", remedy if behind else "")
+        yield Finding(
+            not behind,
+            f"the {name} lacks {lacking} checkpoints of the audit log",
+            remedy if behind else "",
+        )
 
 
 def _startup_code() -> Iterable[Finding]:
@@ -309,19 +343,25 @@ def _sandbox() -> Iterable[Finding]:
     from mcpregistry.services.servers import sandbox
 
     try:
-        open_ones, strict_ones = sandbox.unconfined(), sandbox.strict_ones()
+        open_ones = sandbox.unconfined()
+        strict_ones = sandbox.strict_ones()
     except DatabaseError:
         return  # said already
     said = sandbox.protection_here()
     if said.level == "full":
         yield Finding(True, "local servers can be confined completely (Landlock, seccomp)")
     else:
-        remedy = "Use Linux 6.12 or newer with Landlock enabled (lsm=landlock,…), on x86-64 or ARM64."
-        yield Finding(False, f"the sandbox of local servers is incomplete on this machine: {said}", remedy)
+        remedy = (
+            "Use Linux 6.12 or newer with Landlock enabled (lsm=landlock,…), on x86-64 or ARM64."
+        )
+        yield Finding(
+            False, f"the sandbox of local servers is incomplete on this machine: {said}", remedy
+        )
     yield from _strict(sandbox.protection_here(strict=True), strict_ones)
     if open_ones:
         yield Finding(
-            True, f"local servers without a sandbox: {', '.join(open_ones)} (see docs/sandbox.md for how to use one)"
+            True,
+            f"local servers without a sandbox: {', '.join(open_ones)} (see docs/sandbox.md for how to use one)",
         )
 
 
@@ -330,13 +370,20 @@ def _strict(said: Protection, strict_ones: list[str]) -> Iterable[Finding]:
     from mcpregistry.downstream.transports import bubblewrap
 
     if said.level == "full":
-        yield Finding(True, "local servers can be confined strictly, in namespaces of their own (bubblewrap)")
+        yield Finding(
+            True, "local servers can be confined strictly, in namespaces of their own (bubblewrap)"
+        )
     elif strict_ones:
         yield Finding(
-            False, f"servers with a strict sandbox cannot run ({', '.join(strict_ones)}): {said}", bubblewrap.REMEDY
+            False,
+            f"servers with a strict sandbox cannot run ({', '.join(strict_ones)}): {said}",
+            bubblewrap.REMEDY,
         )
     else:
-        yield Finding(True, f"the strict sandbox is not available, but no server uses it: {said}. {bubblewrap.REMEDY}")
+        yield Finding(
+            True,
+            f"the strict sandbox is not available, but no server uses it: {said}. {bubblewrap.REMEDY}",
+        )
 
 
 def find_hidden_processes() -> Iterable[Finding]:
@@ -361,18 +408,33 @@ def _installers() -> Iterable[Finding]:
     for name, find in (("uv", programs.uv), ("npm", programs.npm)):
         try:
             found = programs.version(find())
-        except SlipsnisseError as error:  # of npm no defect: who installs none from there needs none
-            yield Finding(name == "npm", f"packages cannot be installed with {name}: {error.message}", error.remedy)
+        except SlipsnisseError as error:
+            # of npm no defect: who installs none from there needs none
+            yield Finding(
+                name == "npm",
+                f"packages cannot be installed with {name}: {error.message}",
+                error.remedy,
+            )
         else:
             yield Finding(bool(found), f"packages can be installed with {name} {found}".strip())
 
 
 def _folders() -> list[Path]:
-    return [Path(folder) for folder in sorted({sysconfig.get_path("purelib"), *python_site.getsitepackages()})]
+    return [
+        Path(folder)
+        for folder in sorted({sysconfig.get_path("purelib"), *python_site.getsitepackages()})
+    ]
 
 
 def _harmless(path: Path) -> bool:
-    """Lines that begin with ``import`` are executed (module ``site``); all others only name folders."""
-    code = [line for line in path.read_text(errors="replace").splitlines() if line.startswith(("import ", "import\t"))]
+    """Lines that begin with ``import`` are executed (module ``site``); all others only name
+    folders."""
+    code = [
+        line
+        for line in path.read_text(errors="replace").splitlines()
+        if line.startswith(("import ", "import\t"))
+    ]
     expected = _KNOWN_STARTUP_CODE.get(path.name)
-    return not code or (expected is not None and len(code) == 1 and len(code[0]) < 300 and expected in code[0])
+    return not code or (
+        expected is not None and len(code) == 1 and len(code[0]) < 300 and expected in code[0]
+    )

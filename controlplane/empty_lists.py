@@ -1,7 +1,8 @@
 """What each list would hold, and what to do so that it does, said where there is nothing in it.
 
-Lists of the admin go by their model, pages beside it by their address' name (and after a "#" a part of one). All say it by the tag ``nothing``
-(``templates/web/nothing.html``), so there is one look and one place for the words.
+Lists of the admin go by their model, pages beside it by their address' name (and after a "#" a part
+of one). All say it by the tag ``nothing`` (``templates/web/nothing.html``), so there is one look
+and one place for the words.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """``would``: what would be here. ``do``: how it gets there. ``url``, ``label``: the page to do it on, by its URL name;
-    where there is none, a list of the admin offers its own form. ``title``: where "No <records> yet" would be no English."""
+    """``would``: what would be here. ``do``: how it gets there. ``url``, ``label``: the page to do
+    it on, by its URL name; where there is none, a list of the admin offers its own form. ``title``:
+    where "No <records> yet" would be no English."""
 
     would: StrOrPromise
     do: StrOrPromise
@@ -54,7 +56,9 @@ LISTS: dict[str, Empty] = {
         _("No calls have been held yet"),
     ),
     "approvals:figures": Empty(
-        _("For each rule and each approver: how long calls wait for a decision, and how many of them are decided."),
+        _(
+            "For each rule and each approver: how long calls wait for a decision, and how many of them are decided."
+        ),
         _("Choose a longer period, or see the calls that wait now."),
         "approvals:queue",
         _("Held calls"),
@@ -73,19 +77,27 @@ LISTS: dict[str, Empty] = {
         _("Maintenance requests"),
     ),
     "mcpregistry.permit": Empty(
-        _("Approvals in advance. Each permit lets one agent call one tool with certain arguments for a limited time."),
+        _(
+            "Approvals in advance. Each permit lets one agent call one tool with certain arguments for a limited time."
+        ),
         _("Open a held call and choose “Also allow similar calls”."),
         "approvals:queue",
         _("Held calls"),
     ),
     # Servers
     "mcpregistry.server": Empty(
-        _("The MCP servers whose tools agents can call, with their launch command or address and their status."),
-        _("Paste a command, an address or the configuration file of a host, and follow five steps."),
+        _(
+            "The MCP servers whose tools agents can call, with their launch command or address and their status."
+        ),
+        _(
+            "Paste a command, an address or the configuration file of a host, and follow five steps."
+        ),
         *_ADD_SERVER,
     ),
     "mcpregistry.tool": Empty(
-        _("All tools, prompts and resources of your servers, and whether their definitions are approved."),
+        _(
+            "All tools, prompts and resources of your servers, and whether their definitions are approved."
+        ),
         _("Add a server, confirm its launch, and refresh its tools."),
         *_ADD_SERVER,
         title=_("No tools yet"),
@@ -106,7 +118,9 @@ LISTS: dict[str, Empty] = {
         _("Add a registry by its address. Then search its entries under “Find servers”."),
     ),
     "mcpregistry.install": Empty(
-        _("Packages of servers: the locked versions, who approved them, and whether they are installed."),
+        _(
+            "Packages of servers: the locked versions, who approved them, and whether they are installed."
+        ),
         _("Under “Find servers”, choose a server that is available as a package."),
         "admin:mcpregistry_registryentry_changelist",
         _("Find servers"),
@@ -143,7 +157,9 @@ LISTS: dict[str, Empty] = {
     ),
     # Agents
     "mcpregistry.agent": Empty(
-        _("The hosts and programs that call tools. Each agent has its own tokens, grants and limits."),
+        _(
+            "The hosts and programs that call tools. Each agent has its own tokens, grants and limits."
+        ),
         _("Add an agent, grant it some tools, then connect its host."),
     ),
     "mcpregistry.grant": Empty(
@@ -167,8 +183,12 @@ LISTS: dict[str, Empty] = {
         _("Add a workspace."),
     ),
     "mcpregistry.projectfile": Empty(
-        _("Files that declare MCP servers. The site found them in the directories in which hosts were started."),
-        _("Start a host with `runmcp --workspace` in a directory that has a file with MCP servers."),
+        _(
+            "Files that declare MCP servers. The site found them in the directories in which hosts were started."
+        ),
+        _(
+            "Start a host with `runmcp --workspace` in a directory that has a file with MCP servers."
+        ),
     ),
     "mcpregistry.conversation": Empty(
         _("Conversations of agents, with their messages and calls."),
@@ -184,7 +204,9 @@ LISTS: dict[str, Empty] = {
         _(
             "Rules decide which calls are allowed, which wait for an approval, and which are denied. If no rule matches, the default in the configuration applies."
         ),
-        _("Add the starter rules, or your own rule. Begin with tools that delete or send something."),
+        _(
+            "Add the starter rules, or your own rule. Begin with tools that delete or send something."
+        ),
     ),
     "mcpregistry.budget": Empty(
         _(
@@ -199,7 +221,9 @@ LISTS: dict[str, Empty] = {
         *_BUDGETS,
     ),
     "mcpregistry.energypool": Empty(
-        _("Energy that the calls of agents use up. A pool refills automatically, and several agents can share it."),
+        _(
+            "Energy that the calls of agents use up. A pool refills automatically, and several agents can share it."
+        ),
         _("Add a pool, then select it on the pages of your agents."),
     ),
     "mcpregistry.energyentry": Empty(
@@ -229,7 +253,9 @@ LISTS: dict[str, Empty] = {
         _("Add a headend: choose the interface, and the endpoint whose expert tools it offers."),
     ),
     "subagents.effortagent": Empty(
-        _("A hosted agent is an expert tool that answers messages in conversations. The site runs it."),
+        _(
+            "A hosted agent is an expert tool that answers messages in conversations. The site runs it."
+        ),
         _("Add a hosted agent for an expert tool."),
     ),
     "subagents.languagemodel": Empty(
@@ -265,7 +291,9 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.auditentry": Empty(
         _("All changes and decisions, with time and user, as a signed chain."),
-        _("Entries appear automatically. `manage.py audit` reads entries that were moved to an archive."),
+        _(
+            "Entries appear automatically. `manage.py audit` reads entries that were moved to an archive."
+        ),
         title=_("No entries yet"),
     ),
     "history-site": Empty(
@@ -283,11 +311,15 @@ LISTS: dict[str, Empty] = {
         _("Add an invitation and send its link."),
     ),
     "auth.group": Empty(
-        _("Groups of users. A rule can name a group whose members decide. The four roles are groups as well."),
+        _(
+            "Groups of users. A rule can name a group whose members decide. The four roles are groups as well."
+        ),
         _("Add a group. If the four roles are missing, run `manage.py migrate` to restore them."),
     ),
     "mcpregistry.channel": Empty(
-        _("Channels for notifications, for example about held calls and failed servers: e-mail, Slack or a webhook."),
+        _(
+            "Channels for notifications, for example about held calls and failed servers: e-mail, Slack or a webhook."
+        ),
         _("Add a channel and send a test message."),
     ),
     "mcpregistry.delivery": Empty(
@@ -309,7 +341,8 @@ LISTS: dict[str, Empty] = {
 
 
 def may_open(url: str, request: HttpRequest) -> str:
-    """The address of a page by its URL name; "" where this person may not open it. Called by the tag ``nothing``."""
+    """The address of a page by its URL name; "" where this person may not open it. Called by the
+    tag ``nothing``."""
     pages = (page for area in AREAS for page in area.pages)
     page = next((page for page in pages if page.url == url), None)
     return reverse(url) if page is not None and page.opens(request) else ""

@@ -1,7 +1,8 @@
 """Every environment variable that the site reads, in one table.
 
-``manage.py doctor --env`` prints the table, docs/settings.md shows it, and a test compares the two. A value can also be in
-a file: ``NAME_FILE=/path`` is read if ``NAME`` is unset (Docker and Kubernetes secrets).
+``manage.py doctor --env`` prints the table, docs/settings.md shows it, and a test compares the two.
+A value can also be in a file: ``NAME_FILE=/path`` is read if ``NAME`` is unset (Docker and
+Kubernetes secrets).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from environ import Env
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its default as text, its purpose, and whether its value is a secret."""
+    """One environment variable: its default as text, its purpose, and whether its value is a
+    secret."""
 
     name: str
     default: str
@@ -60,7 +62,9 @@ TABLE: tuple[Variable, ...] = (
         secret=True,
     ),
     Variable(
-        "SLIPSNISSE_AUDIT_FILE", "", "File to which a worker appends each checkpoint of the audit log (docs/audit.md)."
+        "SLIPSNISSE_AUDIT_FILE",
+        "",
+        "File to which a worker appends each checkpoint of the audit log (docs/audit.md).",
     ),
     Variable(
         "SLIPSNISSE_AUDIT_SYSLOG",
@@ -265,7 +269,9 @@ TABLE: tuple[Variable, ...] = (
     ),
 )
 
-_HOST_AND_PORTS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
+_HOST_AND_PORTS = re.compile(
+    r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})(?:-([0-9]{1,5}))?)?"
+)
 _KNOWN = {variable.name: variable for variable in TABLE}
 
 
@@ -296,7 +302,9 @@ def seconds(name: str) -> float | None:
     except ValueError:
         found = -1.0
     if found is not None and not 0 <= found < float("inf"):
-        raise ImproperlyConfigured(f"{name} must be a number of seconds of at least 0, not {value!r}.")
+        raise ImproperlyConfigured(
+            f"{name} must be a number of seconds of at least 0, not {value!r}."
+        )
     return found
 
 
@@ -309,7 +317,9 @@ def number(name: str, least: int = 1) -> int:
     """A whole number of at least ``least``. Raises ImproperlyConfigured for anything else."""
     value = text(name)
     if not (value.isascii() and value.isdigit()) or int(value) < least:
-        raise ImproperlyConfigured(f"{name} must be a whole number of at least {least}, not {value!r}.")
+        raise ImproperlyConfigured(
+            f"{name} must be a whole number of at least {least}, not {value!r}."
+        )
     return int(value)
 
 
@@ -322,7 +332,8 @@ def choice(name: str, *allowed: str) -> str:
 
 
 def host_and_ports(name: str) -> tuple[str, int, int] | None:
-    """Host, first and last port of HOST, HOST:PORT or HOST:FIRST-LAST (0 to 0 without ports); None when unset.
+    """Host, first and last port of HOST, HOST:PORT or HOST:FIRST-LAST (0 to 0 without ports); None
+    when unset.
 
     Raises ImproperlyConfigured for anything else.
     """
@@ -347,8 +358,14 @@ def mail(name: str) -> dict[str, Any]:
     except (ValueError, KeyError, ImproperlyConfigured):
         config = {}
     if not config.get("EMAIL_HOST"):
-        raise ImproperlyConfigured(f"{name} must look like smtp+tls://USER:PASSWORD@mail.example.org:587.")
-    return {key: value for key, value in config.items() if key.startswith("EMAIL_") and key != "EMAIL_FILE_PATH"}
+        raise ImproperlyConfigured(
+            f"{name} must look like smtp+tls://USER:PASSWORD@mail.example.org:587."
+        )
+    return {
+        key: value
+        for key, value in config.items()
+        if key.startswith("EMAIL_") and key != "EMAIL_FILE_PATH"
+    }
 
 
 def _content(name: str, path: str) -> str:

@@ -1,4 +1,5 @@
-"""Search over everything: records, runs and calls by name or id, pages and documents, as far as the person may see them.
+"""Search over everything: records, runs and calls by name or id, pages and documents, as far as the
+person may see them.
 
 Each kind is one bounded query; calls are asked by their words alone, for there is no end of them.
 """
@@ -21,7 +22,15 @@ from django.utils.translation import gettext_lazy as _
 
 from controlplane.navigation import navigation
 from mcpregistry.domain.text.display import printable
-from mcpregistry.models import ApprovalRequest, Conversation, Endpoint, Invocation, PolicyRule, Server, Tool
+from mcpregistry.models import (
+    ApprovalRequest,
+    Conversation,
+    Endpoint,
+    Invocation,
+    PolicyRule,
+    Server,
+    Tool,
+)
 from mcpregistry.queries.call_search import calls_with
 from mcpregistry.queries.setting_up import agents_of_people
 from mcpregistry.web.docs.search import search as search_docs
@@ -31,7 +40,9 @@ from subagents.models import ExpertTool, Run
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-EACH, LONGEST = 6, 200  # hits of a kind, characters of a question
+# hits of a kind, characters of a question
+EACH = 6
+LONGEST = 200
 _ID = re.compile(r"[0-9a-f]{12,32}")
 
 
@@ -67,20 +78,60 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind(_("Servers"), "dns", Server.objects.all, ("slug", "name", "description"), lambda s: s.slug, lambda s: s.name),
-    _Kind(_("Tools, prompts, resources"), "build", lambda: Tool.offers.select_related("server"), ("name", "server__slug"),
-          lambda t: t.name, lambda t: t.server.slug),
-    _Kind(_("Agents"), "smart_toy", agents_of_people, ("slug", "name", "description"),
-          lambda a: a.slug, lambda a: a.name or a.description),
-    _Kind(_("Rules"), "policy", PolicyRule.objects.all, ("name", "condition", "note"), lambda r: r.name, lambda r: r.outcome),
-    _Kind(_("Endpoints"), "hub", Endpoint.objects.all, ("slug", "name"), lambda e: e.slug, lambda e: e.name),
-    _Kind(_("Expert tools"), "psychology", ExpertTool.objects.all, ("name", "description"), lambda x: x.name,
-          lambda x: x.description),
-)  # fmt: skip
+    _Kind(
+        _("Servers"),
+        "dns",
+        Server.objects.all,
+        ("slug", "name", "description"),
+        lambda s: s.slug,
+        lambda s: s.name,
+    ),
+    _Kind(
+        _("Tools, prompts, resources"),
+        "build",
+        lambda: Tool.offers.select_related("server"),
+        ("name", "server__slug"),
+        lambda t: t.name,
+        lambda t: t.server.slug,
+    ),
+    _Kind(
+        _("Agents"),
+        "smart_toy",
+        agents_of_people,
+        ("slug", "name", "description"),
+        lambda a: a.slug,
+        lambda a: a.name or a.description,
+    ),
+    _Kind(
+        _("Rules"),
+        "policy",
+        PolicyRule.objects.all,
+        ("name", "condition", "note"),
+        lambda r: r.name,
+        lambda r: r.outcome,
+    ),
+    _Kind(
+        _("Endpoints"),
+        "hub",
+        Endpoint.objects.all,
+        ("slug", "name"),
+        lambda e: e.slug,
+        lambda e: e.name,
+    ),
+    _Kind(
+        _("Expert tools"),
+        "psychology",
+        ExpertTool.objects.all,
+        ("name", "description"),
+        lambda x: x.name,
+        lambda x: x.description,
+    ),
+)
 
 
 def found(request: HttpRequest, question: str) -> list[Group]:
-    """What holds all of these words, by kind, the kinds that people look for most first; empty without words."""
+    """What holds all of these words, by kind, the kinds that people look for most first; empty
+    without words."""
     words = question.split()[:8]
     if not words:
         return []
@@ -116,28 +167,48 @@ def _of(kind: _Kind, request: HttpRequest, words: list[str]) -> Group:
     rows = kind.rows()
     if not _may(request, rows.model):
         return Group(kind.kind, kind.icon, [])
-    holds = [reduce(or_, (Q(**{f"{column}__icontains": word}) for column in kind.columns)) for word in words]
+    holds = [
+        reduce(or_, (Q(**{f"{column}__icontains": word}) for column in kind.columns))
+        for word in words
+    ]
     some = list(rows.filter(reduce(and_, holds)).order_by(kind.columns[0])[: EACH + 1])
     listed = reverse(f"admin:{rows.model._meta.app_label}_{rows.model._meta.model_name}_changelist")
-    hits = [Hit(printable(kind.title(row), 100), _change(row), printable(kind.about(row), 80)) for row in some[:EACH]]
-    return Group(kind.kind, kind.icon, hits, _with(listed, " ".join(words)) if len(some) > EACH else "")
+    hits = [
+        Hit(printable(kind.title(row), 100), _change(row), printable(kind.about(row), 80))
+        for row in some[:EACH]
+    ]
+    return Group(
+        kind.kind, kind.icon, hits, _with(listed, " ".join(words)) if len(some) > EACH else ""
+    )
 
 
 def _ids(request: HttpRequest, question: str) -> Iterator[Group]:
-    """Runs, approvals and conversations by their id, or the first twelve characters of it or more."""
+    """Runs, approvals and conversations by their id, or the first twelve characters of it or
+    more."""
     begun = question.strip().lower()
     if not _ID.fullmatch(begun):
         return
     kinds: Iterable[tuple[type[Model], str, str]] = (
-        (Run, gettext("Runs"), "play_circle"), (Conversation, gettext("Conversations"), "forum"), (Invocation, gettext("Calls"), "history"),
-    )  # fmt: skip
+        (Run, gettext("Runs"), "play_circle"),
+        (Conversation, gettext("Conversations"), "forum"),
+        (Invocation, gettext("Calls"), "history"),
+    )
     for model, words, icon in kinds:
         if _may(request, model):
-            rows = model._default_manager.filter(pk__gte=begun, pk__lt=f"{begun}g").order_by("pk")[:EACH]
-            yield Group(words, icon, [Hit(str(row.pk), _change(row), printable(str(row), 80)) for row in rows])
-    held = ApprovalRequest.objects.visible_to(request.user).filter(pk__gte=begun, pk__lt=f"{begun}g")
+            rows = model._default_manager.filter(pk__gte=begun, pk__lt=f"{begun}g").order_by("pk")[
+                :EACH
+            ]
+            yield Group(
+                words,
+                icon,
+                [Hit(str(row.pk), _change(row), printable(str(row), 80)) for row in rows],
+            )
+    held = ApprovalRequest.objects.visible_to(request.user).filter(
+        pk__gte=begun, pk__lt=f"{begun}g"
+    )
     hits = [
-        Hit(row.pk, reverse("approvals:detail", args=[row.pk]), row.rule_name) for row in held.order_by("pk")[:EACH]
+        Hit(row.pk, reverse("approvals:detail", args=[row.pk]), row.rule_name)
+        for row in held.order_by("pk")[:EACH]
     ]
     yield Group(gettext("Approvals"), "approval_delegation", hits)
 
@@ -147,7 +218,11 @@ def _calls(request: HttpRequest, question: str) -> Group:
     if not _may(request, Invocation):
         return Group(gettext("Calls"), "history", [])
     ids = calls_with(question)
-    rows = Invocation.objects.filter(pk__in=ids).defer("arguments", "result").order_by("-received_at", "-id")[:EACH]
+    rows = (
+        Invocation.objects.filter(pk__in=ids)
+        .defer("arguments", "result")
+        .order_by("-received_at", "-id")[:EACH]
+    )
     hits = [
         Hit(
             printable(row.exposed_name, 80),
@@ -157,16 +232,25 @@ def _calls(request: HttpRequest, question: str) -> Group:
         for row in rows
     ]
     listed = reverse("admin:mcpregistry_invocation_changelist")
-    return Group(gettext("Calls"), "history", hits, _with(listed, question) if len(ids) > EACH else "")
+    return Group(
+        gettext("Calls"), "history", hits, _with(listed, question) if len(ids) > EACH else ""
+    )
 
 
 def _docs(question: str) -> Group:
     hits = [
-        Hit(hit.title, reverse("docs:document", args=[hit.slug]) + (f"#{hit.anchor}" if hit.anchor else ""), hit.page)
+        Hit(
+            hit.title,
+            reverse("docs:document", args=[hit.slug]) + (f"#{hit.anchor}" if hit.anchor else ""),
+            hit.page,
+        )
         for hit in search_docs(question)[:EACH]
     ]
     return Group(
-        gettext("Docs"), "menu_book", hits, _with(reverse("docs:index"), question) if len(hits) == EACH else ""
+        gettext("Docs"),
+        "menu_book",
+        hits,
+        _with(reverse("docs:index"), question) if len(hits) == EACH else "",
     )
 
 
@@ -189,4 +273,6 @@ def whole(request: HttpRequest) -> HttpResponse:
 def part(request: HttpRequest) -> HttpResponse:
     """The hits alone, for the box that opens over any page."""
     question = _question(request)
-    return show(request, "find/hits.html", {"question": question, "groups": found(request, question)})
+    return show(
+        request, "find/hits.html", {"question": question, "groups": found(request, question)}
+    )

@@ -32,10 +32,11 @@ class NoAdministrator(RuntimeError):
 
 
 class Unshown:
-    """What a first start makes and has not yet shown to anybody: the password, and the demo with its token.
+    """What a first start makes and has not yet shown to anybody: the password, and the demo with
+    its token.
 
-    Kept in ``var/first-run``, one word a line, written before they are made. So a start that was stopped, in
-    whatever moment, is followed by one that makes them anew (``up`` is the only user).
+    Kept in ``var/first-run``, one word a line, written before they are made. So a start that was
+    stopped, in whatever moment, is followed by one that makes them anew (``up`` is the only user).
     """
 
     def __init__(self, var: Path) -> None:
@@ -54,7 +55,8 @@ class Unshown:
         self._write({"password", "demo"})
 
     def shown(self, *, demo: bool) -> None:
-        """The password was printed; ``demo``: so was the end of the demo. Without it the next start tries again."""
+        """The password was printed; ``demo``: so was the end of the demo. Without it the next start
+        tries again."""
         self._write(self._words() - {"password"} - ({"demo"} if demo else set()))
 
     def _words(self) -> set[str]:
@@ -72,13 +74,15 @@ class Unshown:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The demo is finished. ``token``: of the agent "local", to be shown once; None where nothing was added."""
+    """The demo is finished. ``token``: of the agent "local", to be shown once; None where nothing
+    was added."""
 
     token: str | None
 
 
 def create_admin(unshown: Unshown) -> str | None:
-    """The password of a new administrator, or a new one where the first was shown to nobody; else None.
+    """The password of a new administrator, or a new one where the first was shown to nobody; else
+    None.
 
     It is stored nowhere in clear.
     """
@@ -93,10 +97,13 @@ def create_admin(unshown: Unshown) -> str | None:
 
 
 def new_password() -> str:
-    """Give the administrator a new password and return it. Raises NoAdministrator when there is none of that name."""
+    """Give the administrator a new password and return it. Raises NoAdministrator when there is
+    none of that name."""
     admin = User.objects.filter(username=ADMIN, is_superuser=True).first()
     if admin is None:
-        others = ", ".join(User.objects.filter(is_superuser=True).values_list("username", flat=True))
+        others = ", ".join(
+            User.objects.filter(is_superuser=True).values_list("username", flat=True)
+        )
         raise NoAdministrator(
             f"{error_texts.not_found('administrator', ADMIN)} Administrators: {others}. "
             "Set a new password for one of them with `manage.py changepassword NAME`."
@@ -109,16 +116,19 @@ def new_password() -> str:
 
 
 def fill(say: Callable[[str], None]) -> Filled | None:
-    """Finish the demo: two real servers, tested by the worker and approved, and an agent with a token.
+    """Finish the demo: two real servers, tested by the worker and approved, and an agent with a
+    token.
 
-    Waits for the worker; ``say`` shows one line of progress. None after a failure, which costs the demo, never
-    the site: it is logged, and the next start tries again.
+    Waits for the worker; ``say`` shows one line of progress. None after a failure, which costs the
+    demo, never the site: it is logged, and the next start tries again.
     """
     try:
         made = demo(say, resume=True)
     except Exception:
         log.exception("The demo could not be set up")
-        say("the demo servers could not be set up; the site works without them, and the next start tries again")
+        say(
+            "the demo servers could not be set up; the site works without them, and the next start tries again"
+        )
         return None
     finally:
         connections.close_all()  # this thread's own
@@ -128,8 +138,8 @@ def fill(say: Callable[[str], None]) -> Filled | None:
 def demo(say: Callable[[str], None], *, resume: bool = False) -> DemoResult | None:
     """Set up the demo servers, and an expert tool over them; `up` and ``manage.py demo`` call it.
 
-    None, with nothing changed, unless the registry is empty. ``say`` is given one line of progress at a time.
-    ``resume``: go on with what an interrupted start has left, whatever is there already.
+    None, with nothing changed, unless the registry is empty. ``say`` is given one line of progress
+    at a time. ``resume``: go on with what an interrupted start has left, whatever is there already.
     """
     result = set_up_demo(say=say, resume=resume)
     if result is not None and experts.set_up(actor=ACTOR) is not None:
@@ -138,7 +148,8 @@ def demo(say: Callable[[str], None], *, resume: bool = False) -> DemoResult | No
 
 
 def next_steps(url: str, token: str | None) -> str:
-    """The block that `up` prints when the site answers. ``token``: of the agent that was just made, else None."""
+    """The block that `up` prints when the site answers. ``token``: of the agent that was just made,
+    else None."""
     endpoint = f"   claude mcp add --transport http slipsnisse-http {url}/mcp/default"
     lines = [
         "Three things to do next:",
@@ -148,7 +159,10 @@ def next_steps(url: str, token: str | None) -> str:
         f"3. Or connect over HTTP:  {url}/mcp/default",
     ]
     if token:
-        lines += [f"   Bearer token, shown only once:  {token}", f'{endpoint} --header "Authorization: Bearer {token}"']
+        lines += [
+            f"   Bearer token, shown only once:  {token}",
+            f'{endpoint} --header "Authorization: Bearer {token}"',
+        ]
     else:
         lines += [f"   Create a token for an agent in the admin:  {url}/admin/mcpregistry/agent/"]
     return "\n".join(lines)

@@ -1,10 +1,11 @@
 """Two probes for whoever watches the process.
 
-``/healthz``: the process answers at all; touches nothing else. ``/readyz``: it may get traffic, that is, the database answers,
-its migrations are applied, no trigger or role is missing, a call could be recorded, the process hears of changes (or asks for
-them), and the gateway holds its snapshot. Says so within two seconds, also while the database is away. It also reports work that
-no worker takes; that is no reason to send this process no traffic.
-Both answer to any host name: probes come by address.
+``/healthz``: the process answers at all; touches nothing else. ``/readyz``: it may get traffic,
+that is, the database answers, its migrations are applied, no trigger or role is missing, a call
+could be recorded, the process hears of changes (or asks for them), and the gateway holds its
+snapshot. Says so within two seconds, also while the database is away. It also reports work that no
+worker takes; that is no reason to send this process no traffic. Both answer to any host name:
+probes come by address.
 """
 
 from __future__ import annotations
@@ -48,29 +49,34 @@ def _unclaimed() -> str:
 
 
 class HealthProbes:
-    """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and ``feed`` and
-    ``recorder`` once they exist."""
+    """The ASGI application behind ``/healthz`` and ``/readyz``; the shell sets ``gateway``, and
+    ``feed`` and ``recorder`` once they exist."""
 
     def __init__(self) -> None:
         self.gateway = "starting"
         self.feed: Feed | None = None
         self.recorder: Recorder | None = None
         self._migrated = False
-        self._unclaimed, self._looked = "unknown", float("-inf")
+        self._unclaimed = "unknown"
+        self._looked = float("-inf")
         self._look: asyncio.Task[None] | None = None
 
     def answers(self, path: str) -> bool:
         """Whether the path is a probe's."""
         return path in PROBES
 
-    async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def __call__(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         """Answer a probe: 200 or 503, with the state of each part as JSON."""
         state = {} if scope["path"] == "/healthz" else await self._state()
         healthy = all(value in _WELL for part, value in state.items() if part != _WORK)
         body = json.dumps({"status": "ok" if healthy else "not ready", **state}).encode()
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         status = 200 if healthy else 503
-        await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+        await send(
+            {"type": "http.response.start", "status": status, "headers": headers, "trailers": False}
+        )
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _state(self) -> dict[str, str]:
@@ -80,7 +86,8 @@ class HealthProbes:
         return database | work | changes | {"gateway": self.gateway}
 
     async def _database(self) -> dict[str, str]:
-        """Migrations are compared until they are complete once: this process's code does not change later."""
+        """Migrations are compared until they are complete once: this process's code does not change
+        later."""
         try:
             async with asyncio.timeout(PATIENCE):  # the thread that asks may hang for longer
                 self._migrated = self._migrated or not await db_call(unapplied_migrations)
@@ -88,13 +95,18 @@ class HealthProbes:
                     return {"database": "ok", "migrations": "missing: run `manage.py migrate`"}
                 if lacking := await db_call(missing):
                     return {"database": "ok", "migrations": lacking}
-                return {"database": "ok", "migrations": "ok", "recording": await self._obstacle() or "ok"}
+                return {
+                    "database": "ok",
+                    "migrations": "ok",
+                    "recording": await self._obstacle() or "ok",
+                }
         except Exception:  # a probe reports, whatever the driver throws
             log.warning("The database is unavailable", exc_info=True)
             return {"database": "unreachable", "migrations": "unknown"}
 
     async def _work(self) -> str:
-        """What no worker takes, in words; "ok" if there is nothing. A look that takes long is reported by a later answer."""
+        """What no worker takes, in words; "ok" if there is nothing. A look that takes long is
+        reported by a later answer."""
         if self._look is None and time.monotonic() - self._looked > _LOOK_EVERY:
             self._look = asyncio.ensure_future(self._look_at_work())
         if self._look is not None:

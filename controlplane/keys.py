@@ -1,7 +1,8 @@
 """The site's keys: made once under var/ (mode 0600), or given by the environment.
 
-Whoever loses ``sealing`` loses every stored credential; back up ``var/keys.json`` apart from the database.
-The audit log is signed with keys of its own: those of SLIPSNISSE_AUDIT_KEYS, else one derived from each of the ring.
+Whoever loses ``sealing`` loses every stored credential; back up ``var/keys.json`` apart from the
+database. The audit log is signed with keys of its own: those of SLIPSNISSE_AUDIT_KEYS, else one
+derived from each of the ring.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ class Ring:
 
     @property
     def audit(self) -> dict[str, bytes]:
-        """The audit log's own keys. The derived ones stay, so that what they have signed can be verified for good."""
+        """The audit log's own keys. The derived ones stay, so that what they have signed can be
+        verified for good."""
         given = env.text("SLIPSNISSE_AUDIT_KEYS")
         own = _parse(given, "SLIPSNISSE_AUDIT_KEYS") if given else {}
-        derived = {f"{_DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256") for name, key in self.sealing.items()}
+        derived = {
+            f"{_DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256")
+            for name, key in self.sealing.items()
+        }
         if clash := own.keys() & derived.keys():
             raise ImproperlyConfigured(
                 f"SLIPSNISSE_AUDIT_KEYS: the id {min(clash)} is used by a derived key. Choose another id."
@@ -57,10 +62,11 @@ def path(var: Path) -> Path:
 def load(var: Path, *, make: bool = True) -> Ring:
     """The keys for this site; creates ``var/keys.json`` when neither it nor the variables exist.
 
-    ``make`` False: a place without keys is no site, and nothing is made there. Raises ImproperlyConfigured, which
-    never quotes a key.
+    ``make`` False: a place without keys is no site, and nothing is made there. Raises
+    ImproperlyConfigured, which never quotes a key.
     """
-    secret_key, ring = env.text("SLIPSNISSE_SECRET_KEY"), env.text("SLIPSNISSE_KEYS")
+    secret_key = env.text("SLIPSNISSE_SECRET_KEY")
+    ring = env.text("SLIPSNISSE_KEYS")
     if secret_key and ring:
         return Ring(secret_key, _parse(ring, "SLIPSNISSE_KEYS"))
     file = path(var)
@@ -73,12 +79,15 @@ def load(var: Path, *, make: bool = True) -> Ring:
 
 def written(ring: Ring) -> dict[str, str]:
     """The ring as the key file has it; ``read`` takes it back."""
-    sealing = ",".join(f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in ring.sealing.items())
+    sealing = ",".join(
+        f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in ring.sealing.items()
+    )
     return {"secret_key": ring.secret_key, "sealing": sealing}
 
 
 def read(stored: Mapping[str, str], origin: str) -> Ring:
-    """The ring that ``written`` has made. Raises ImproperlyConfigured, naming ``origin``, when it is none."""
+    """The ring that ``written`` has made. Raises ImproperlyConfigured, naming ``origin``, when it
+    is none."""
     return Ring(stored["secret_key"], _parse(stored["sealing"], origin))
 
 
@@ -93,7 +102,8 @@ def secret_key_is_given() -> bool:
 
 
 def replace(var: Path, ring: Ring) -> Path | None:
-    """Make ``ring`` the one in the key file. Returns where the former file was moved to, None if it was the same.
+    """Make ``ring`` the one in the key file. Returns where the former file was moved to, None if it
+    was the same.
 
     Used where a site comes here with its own keys; nothing here may be sealed with the former ones.
     """
@@ -123,9 +133,13 @@ def _stored(file: Path) -> dict[str, str]:
 
 
 def _create(file: Path) -> None:
-    """Two processes may start at once: whoever links its file first wins, both read the same keys."""
+    """Two processes may start at once: whoever links its file first wins, both read the same
+    keys."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = {"secret_key": secrets.token_urlsafe(50), "sealing": "k1:" + base64.b64encode(os.urandom(32)).decode()}
+    fresh = {
+        "secret_key": secrets.token_urlsafe(50),
+        "sealing": "k1:" + base64.b64encode(os.urandom(32)).decode(),
+    }
     draft = _draft(file, fresh)
     try:
         os.link(draft, file)

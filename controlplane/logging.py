@@ -1,6 +1,7 @@
 """Logs of every process, always on stderr: text on a terminal, one JSON object per line otherwise.
 
-Invariant: no secret reaches a log; ``mcpregistry.domain.text.redaction.masked`` says what is taken for one.
+Invariant: no secret reaches a log; ``mcpregistry.domain.text.redaction.masked`` says what is taken
+for one.
 """
 
 from __future__ import annotations
@@ -26,18 +27,23 @@ def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def hide_query(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor: replaces the request that Django adds to a record with its method and path.
+    """A structlog processor: replaces the request that Django adds to a record with its method and
+    path.
 
-    The query can hold text that people typed, for example guesses at a secret in the filter of a list.
+    The query can hold text that people typed, for example guesses at a secret in the filter of a
+    list.
     """
     request = event.get("request")
     if request is not None and not isinstance(request, str):
-        event["request"] = f"{getattr(request, 'method', '')} {getattr(request, 'path', '')}".strip()
+        event["request"] = (
+            f"{getattr(request, 'method', '')} {getattr(request, 'path', '')}".strip()
+        )
     return event
 
 
 def configure(options: dict[str, str]) -> None:
-    """Django calls this with ``settings.LOGGING``: ``level``, ``format`` (auto, text, json), ``process``."""
+    """Django calls this with ``settings.LOGGING``: ``level``, ``format`` (auto, text, json),
+    ``process``."""
     as_text = options["format"] == "text" or (options["format"] == "auto" and sys.stderr.isatty())
     shared = _shared(options["process"])
     structlog.configure(
@@ -50,7 +56,9 @@ def configure(options: dict[str, str]) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    logging.config.dictConfig(_standard_library(options["level"], shared, _renderers(as_text), as_text=as_text))
+    logging.config.dictConfig(
+        _standard_library(options["level"], shared, _renderers(as_text), as_text=as_text)
+    )
     logging.captureWarnings(True)
 
 
@@ -77,18 +85,26 @@ def _renderers(as_text: bool) -> list[Processor]:
             pad_level=False,
         )
         return [readable, structlog.processors.format_exc_info, scrub, plain]
-    return [structlog.processors.format_exc_info, scrub, structlog.processors.JSONRenderer(default=repr)]
+    return [
+        structlog.processors.format_exc_info,
+        scrub,
+        structlog.processors.JSONRenderer(default=repr),
+    ]
 
 
 def readable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor for a terminal: a request becomes one sentence, and what its reader knows is left out."""
-    shown = {key: value for key, value in event.items() if value not in ("", None) and key != "process"}
+    """A structlog processor for a terminal: a request becomes one sentence, and what its reader
+    knows is left out."""
+    shown = {
+        key: value for key, value in event.items() if value not in ("", None) and key != "process"
+    }
     shown["timestamp"] = event["timestamp"][11:19]
     if event.get("level") == "info":  # the rest says where to look and how grave it is
         shown.pop("level")
         shown.pop("logger", None)
     if "path" in event and "ms" in event:
-        method, status = event["event"], event.get("status") or "no answer"
+        method = event["event"]
+        status = event.get("status") or "no answer"
         shown["event"] = f"{method} {shown.pop('path')}: {status}, {shown.pop('ms'):,.0f} ms"
         shown.pop("status", None)
         if (event.get("status") or 500) < 500:  # the id finds other lines about a failure

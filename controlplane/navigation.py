@@ -1,6 +1,8 @@
-"""Where what is: eight areas by what people come to do, the pages within each, and how much waits there.
+"""Where what is: eight areas by what people come to do, the pages within each, and how much waits
+there.
 
-Both shells, the admin's and that of the pages beside it, draw the same list (``templates/web/navigation.html``).
+Both shells, the admin's and that of the pages beside it, draw the same list
+(``templates/web/navigation.html``).
 """
 
 from __future__ import annotations
@@ -49,13 +51,15 @@ def _counted(request: HttpRequest) -> dict[str, int]:
         ("definitions", "mcpregistry.view_tool", Tool.offers.waiting()),
         ("proposals", "subagents.view_proposal", waiting_proposals()),
     ]
-    return counts({name: rows for name, permission, rows in wanted if request.user.has_perm(permission)})
+    return counts(
+        {name: rows for name, permission, rows in wanted if request.user.has_perm(permission)}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One entry: its address by URL name, who may see it, how much waits there, and the key that leads to it after ``g``.
-    ``also``: more permissions that the page needs."""
+    """One entry: its address by URL name, who may see it, how much waits there, and the key that
+    leads to it after ``g``. ``also``: more permissions that the page needs."""
 
     title: StrOrPromise
     url: str
@@ -89,8 +93,20 @@ AREAS = (
         _("Approvals"),
         "approval_delegation",
         (
-            Page(_("Held calls"), "approvals:queue", "mcpregistry.view_approvalrequest", lambda n: n.calls, "a"),
-            Page(_("Definitions"), "definitions:inbox", "mcpregistry.view_definition", lambda n: n.definitions, "d"),
+            Page(
+                _("Held calls"),
+                "approvals:queue",
+                "mcpregistry.view_approvalrequest",
+                lambda n: n.calls,
+                "a",
+            ),
+            Page(
+                _("Definitions"),
+                "definitions:inbox",
+                "mcpregistry.view_definition",
+                lambda n: n.definitions,
+                "d",
+            ),
             _list(_("Proposals of the sub-agent"), "subagents_proposal", lambda n: n.proposals),
             _list(_("Definition versions"), "mcpregistry_definition"),
             Page(_("History"), "approvals:history", "mcpregistry.view_approvalrequest"),
@@ -103,7 +119,12 @@ AREAS = (
         "dns",
         (
             _list(_("Servers"), "mcpregistry_server", key="s"),
-            Page(_("Add a server"), "admin:mcpregistry_server_set_up", "mcpregistry.add_server", key="n"),
+            Page(
+                _("Add a server"),
+                "admin:mcpregistry_server_set_up",
+                "mcpregistry.add_server",
+                key="n",
+            ),
             _list(_("Tools, prompts, resources"), "mcpregistry_tool", key="t"),
             _list(_("Find servers"), "mcpregistry_registryentry"),
             _list(_("Registries"), "mcpregistry_registrysource"),
@@ -127,14 +148,27 @@ AREAS = (
                 "who",
                 "mcpregistry.view_grant",
                 key="q",
-                also=("mcpregistry.view_agent", "mcpregistry.view_tool", "mcpregistry.view_policyrule"),
+                also=(
+                    "mcpregistry.view_agent",
+                    "mcpregistry.view_tool",
+                    "mcpregistry.view_policyrule",
+                ),
             ),
-            Page(_("Access analyzer"), "analyzer", "mcpregistry.view_grant", also=("mcpregistry.view_invocation",)),
+            Page(
+                _("Access analyzer"),
+                "analyzer",
+                "mcpregistry.view_grant",
+                also=("mcpregistry.view_invocation",),
+            ),
             Page(
                 _("Context bill"),
                 "context-bill",
                 "mcpregistry.view_grant",
-                also=("mcpregistry.view_agent", "mcpregistry.view_tool", "mcpregistry.view_invocation"),
+                also=(
+                    "mcpregistry.view_agent",
+                    "mcpregistry.view_tool",
+                    "mcpregistry.view_invocation",
+                ),
             ),
             _list(_("Grants"), "mcpregistry_grant", key="w"),
             _list(_("Tokens"), "mcpregistry_token", key="k"),
@@ -150,7 +184,12 @@ AREAS = (
         "policy",
         (
             _list(_("Rules"), "mcpregistry_policyrule", key="r"),
-            Page(_("Explain a decision"), "admin:mcpregistry_policyrule_why", "mcpregistry.view_policyrule", key="y"),
+            Page(
+                _("Explain a decision"),
+                "admin:mcpregistry_policyrule_why",
+                "mcpregistry.view_policyrule",
+                key="y",
+            ),
             _list(_("Budgets"), "mcpregistry_budget"),
             _list(_("Budget entries"), "mcpregistry_budgetentry"),
             _list(_("Energy pools"), "mcpregistry_energypool"),
@@ -198,11 +237,16 @@ AREAS = (
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """Unfold's ``SIDEBAR.navigation``: the areas with the pages that this person may see, and where they are."""
+    """Unfold's ``SIDEBAR.navigation``: the areas with the pages that this person may see, and where
+    they are."""
     addresses = _addresses(get_script_prefix())
     here = _nearest(request.path, [address for page, address in addresses])
     shown = {page: address for page, address in addresses if page.opens(request)}
-    return [_shown(area, shown, here, request) for area in AREAS if any(page in shown for page in area.pages)]
+    return [
+        _shown(area, shown, here, request)
+        for area in AREAS
+        if any(page in shown for page in area.pages)
+    ]
 
 
 @cache
@@ -212,11 +256,14 @@ def _addresses(prefix: str) -> list[tuple[Page, str]]:
 
 
 def _nearest(path: str, addresses: list[str]) -> str:
-    """The page that this address is of or beneath; the overview is above all of them and holds none."""
+    """The page that this address is of or beneath; the overview is above all of them and holds
+    none."""
     root = reverse("admin:index")
     if path == root:
         return root
-    return max((each for each in addresses if each != root and path.startswith(each)), key=len, default="")
+    return max(
+        (each for each in addresses if each != root and path.startswith(each)), key=len, default=""
+    )
 
 
 def _shown(area: Area, shown: dict[Page, str], here: str, request: HttpRequest) -> dict[str, Any]:

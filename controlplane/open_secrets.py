@@ -20,7 +20,9 @@ def _search_servers() -> list[str]:
     from mcpregistry.models import Server
 
     rows = Server.objects.order_by("slug").only("slug", "command", "url")
-    return [f"server {row.slug}" for row in rows if _is_open({"command": row.command, "url": row.url})]
+    return [
+        f"server {row.slug}" for row in rows if _is_open({"command": row.command, "url": row.url})
+    ]
 
 
 def _search_providers() -> list[str]:
@@ -36,4 +38,7 @@ def _is_open(facts: dict[str, Any]) -> bool:
     return without_secrets(facts) != facts
 
 
-SEARCHES: Mapping[str, Callable[[], list[str]]] = {"servers": _search_servers, "providers": _search_providers}
+SEARCHES: Mapping[str, Callable[[], list[str]]] = {
+    "servers": _search_servers,
+    "providers": _search_providers,
+}

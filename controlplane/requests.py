@@ -1,7 +1,8 @@
-"""Around every HTTP request, whoever answers it: host check, request id, access log, security headers.
+"""Around every HTTP request, whoever answers it: host check, request id, access log, security
+headers.
 
-Outside Django on purpose, since its middleware never sees ``/mcp``. Query strings and headers are not
-logged: they may carry tokens.
+Outside Django on purpose, since its middleware never sees ``/mcp``. Query strings and headers are
+not logged: they may carry tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from mcpregistry.ids import random_id
 
 log = structlog.get_logger(__name__)
 
-BODY_SECONDS = 60.0  # from the first look at a body until all of it is there; 4 MiB take a modem that long
+# from the first look at a body until all of it is there; 4 MiB take a modem that long
+BODY_SECONDS = 60.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # No page has an inline script, nor needs eval: the admin's Alpine is the build without it.
 POLICY = (
@@ -51,7 +53,9 @@ class Guarded:
     def __init__(self, app: ASGI3Application) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def __call__(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         """One ASGI connection; the lifespan passes through."""
         if scope["type"] == "websocket":
             await self._converse(scope, receive, send)
@@ -66,7 +70,9 @@ class Guarded:
             finally:
                 request.log()
 
-    async def _converse(self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def _converse(
+        self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
         """A WebSocket, from its handshake to its end."""
         began = time.perf_counter()
         with structlog.contextvars.bound_contextvars(request_id=random_id()):
@@ -75,29 +81,41 @@ class Guarded:
                     await self._app(scope, receive, send)
                 else:
                     await receive()
-                    await send({"type": "websocket.close", "code": 1008, "reason": ""})  # before the handshake: 403
+                    # before the handshake: 403
+                    await send({"type": "websocket.close", "code": 1008, "reason": ""})
             except Exception:
                 log.exception("A WebSocket failed unexpectedly", path=scope["path"])
                 raise
             finally:
-                log.info("WEBSOCKET", path=scope["path"], ms=round((time.perf_counter() - began) * 1000, 1))
+                log.info(
+                    "WEBSOCKET",
+                    path=scope["path"],
+                    ms=round((time.perf_counter() - began) * 1000, 1),
+                )
 
-    async def _answer(self, scope: HTTPScope, receive: ASGIReceiveCallable, request: _Request) -> None:
+    async def _answer(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, request: _Request
+    ) -> None:
         if scope["path"] not in PROBES and not _host_is_ours(scope):
-            await request.refuse("This host name is not allowed. To allow it, add it to SLIPSNISSE_HOSTS.\n")
+            await request.refuse(
+                "This host name is not allowed. To allow it, add it to SLIPSNISSE_HOSTS.\n"
+            )
             return
         try:
             await self._app(scope, _punctual(receive), request.send)
         except _TooSlow:
             if request.status:
                 raise  # as below
-            await request.refuse(f"The body of the request did not arrive within {BODY_SECONDS:g} s.\n", status=408)
+            await request.refuse(
+                f"The body of the request did not arrive within {BODY_SECONDS:g} s.\n", status=408
+            )
         except Exception:
             log.exception("A request failed unexpectedly", path=scope["path"])
             if request.status:
                 raise  # the answer has begun: only cutting the connection can tell the client
             await request.refuse(
-                "The request failed because of an internal error. See the log of the site for details.\n", status=500
+                "The request failed because of an internal error. See the log of the site for details.\n",
+                status=500,
             )
 
 
@@ -106,8 +124,10 @@ class _TooSlow(Exception):
 
 
 def _punctual(receive: ASGIReceiveCallable) -> ASGIReceiveCallable:
-    """The same, but a body that is not whole in time raises ``_TooSlow``; afterwards it waits for ever, as it must."""
-    deadline, whole = 0.0, False
+    """The same, but a body that is not whole in time raises ``_TooSlow``; afterwards it waits for
+    ever, as it must."""
+    deadline = 0.0
+    whole = False
 
     async def punctual() -> ASGIReceiveEvent:
         nonlocal deadline, whole
@@ -133,7 +153,9 @@ class _Request:
         given = _header(scope["headers"], b"x-request-id")
         self.id = given if _REQUEST_ID.fullmatch(given) else random_id()
         self.status = 0
-        self._scope, self._send, self._began = scope, send, time.perf_counter()
+        self._scope = scope
+        self._send = send
+        self._began = time.perf_counter()
 
     async def send(self, event: ASGISendEvent) -> None:
         if event["type"] == "http.response.start":
@@ -143,17 +165,28 @@ class _Request:
 
     async def refuse(self, text: str, status: int = 400) -> None:
         headers = [(b"content-type", b"text/plain; charset=utf-8")]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": headers, "trailers": False}
+        )
         await self.send({"type": "http.response.body", "body": text.encode(), "more_body": False})
 
     def log(self) -> None:
         write = log.debug if self._scope["path"] in PROBES else log.info
         milliseconds = round((time.perf_counter() - self._began) * 1000, 1)
         # No status: the client went away before the first byte of an answer.
-        write(self._scope["method"], path=self._scope["path"], status=self.status or None, ms=milliseconds)
+        write(
+            self._scope["method"],
+            path=self._scope["path"],
+            status=self.status or None,
+            ms=milliseconds,
+        )
 
     def _headers(self, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        ours = [(b"x-request-id", self.id.encode()), (b"content-security-policy", POLICY), *_SECURITY]
+        ours = [
+            (b"x-request-id", self.id.encode()),
+            (b"content-security-policy", POLICY),
+            *_SECURITY,
+        ]
         there = {name.lower() for name, _ in present}
         return [pair for pair in ours if pair[0] not in there]
 

@@ -1,4 +1,5 @@
-"""Refuses pages and REST to programs in this site's own sandboxes: a confined server could guess passwords, or use tokens.
+"""Refuses pages and REST to programs in this site's own sandboxes: a confined server could guess
+passwords, or use tokens.
 
 MCP, headends and health probes are not concerned.
 """
@@ -27,7 +28,8 @@ _REFUSAL = {
 
 @dataclass(slots=True)
 class Connection:
-    """One TCP connection to a web process. Who has opened it is found out once, at its first request."""
+    """One TCP connection to a web process. Who has opened it is found out once, at its first
+    request."""
 
     client: Address
     server: Address
@@ -41,7 +43,8 @@ class Connection:
 
 
 def attach(scope: Any, connection: Connection) -> None:
-    """Tell the application of the connection itself: ``client`` may be what a proxy has written into a header."""
+    """Tell the application of the connection itself: ``client`` may be what a proxy has written
+    into a header."""
     scope["state"][_KEY] = connection
 
 
@@ -52,17 +55,23 @@ async def refuse_sandboxed(scope: HTTPScope, send: ASGISendCallable) -> bool:
         return False
     log.warning("site.refused_sandboxed", path=scope["path"])
     headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 403, "headers": headers, "trailers": False})
-    await send({"type": "http.response.body", "body": json.dumps(_REFUSAL).encode(), "more_body": False})
+    await send(
+        {"type": "http.response.start", "status": 403, "headers": headers, "trailers": False}
+    )
+    await send(
+        {"type": "http.response.body", "body": json.dumps(_REFUSAL).encode(), "more_body": False}
+    )
     return True
 
 
 def _connection(scope: HTTPScope) -> Connection | None:
-    """With another ASGI server, what the scope says. None for a Unix socket, which no sandbox reaches."""
+    """With another ASGI server, what the scope says. None for a Unix socket, which no sandbox
+    reaches."""
     found = scope.get("state", {}).get(_KEY)
     if isinstance(found, Connection):
         return found
-    client, server = scope.get("client"), scope.get("server")
+    client = scope.get("client")
+    server = scope.get("server")
     if not client or not server or not client[1] or server[1] is None:
         return None
     return Connection((client[0], client[1]), (server[0], server[1]))

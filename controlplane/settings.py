@@ -15,11 +15,14 @@ VAR_DIR = BASE_DIR / (env.text("SLIPSNISSE_VAR") or "var")  # an absolute path r
 
 # Which process this is: "" (commands), "web", "worker", "beat", "runmcp" or "connect".
 PROCESS = os.environ.get("SLIPSNISSE_PROCESS", "")
-PREDECESSOR = int(os.environ.get("SLIPSNISSE_PREDECESSOR", "0"))  # the dead process that this one replaces, if any
-# No pages, no admin: a host waits for runmcp, runs wait for the worker, and the clock only sends names.
+# the dead process that this one replaces, if any
+PREDECESSOR = int(os.environ.get("SLIPSNISSE_PREDECESSOR", "0"))
+# No pages, no admin: a host waits for runmcp, runs wait for the worker, and the clock only sends
+# names.
 LEAN = PROCESS in {"runmcp", "worker", "beat"}
 
-_ring = keys.load(VAR_DIR, make=PROCESS not in {"runmcp", "command"})  # these report a folder without keys
+# these report a folder without keys
+_ring = keys.load(VAR_DIR, make=PROCESS not in {"runmcp", "command"})
 SECRET_KEY = _ring.secret_key
 SLIPSNISSE_KEYS = _ring.sealing
 SLIPSNISSE_AUDIT_KEYS = _ring.audit
@@ -49,12 +52,19 @@ NPM_REGISTRY = env.text("SLIPSNISSE_NPM_REGISTRY")
 METRICS_LOCAL = env.flag("SLIPSNISSE_METRICS_LOCAL")
 PEER_ADDRESS = env.host_and_ports("SLIPSNISSE_PEER_ADDRESS")
 MAX_CONNECTIONS = env.number("SLIPSNISSE_MAX_CONNECTIONS")
-MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")  # empty: people are asked
+# empty: people are asked
+MCP_TOOL_APPROVAL = not env.text("MCP_TOOL_APPROVAL") or env.flag("MCP_TOOL_APPROVAL")
 MCP_AUTO_DISCOVERY = env.flag("MCP_AUTO_DISCOVERY") if env.text("MCP_AUTO_DISCOVERY") else None
 GRACE_SECONDS = float(env.number("SLIPSNISSE_GRACE"))
 MCP_HOLD_SECONDS = env.seconds("SLIPSNISSE_HOLD")
 
-_ground = ["django.contrib.auth", "django.contrib.contenttypes", "simple_history", "mcpregistry", "subagents"]
+_ground = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "simple_history",
+    "mcpregistry",
+    "subagents",
+]
 if PROCESS == "worker":
     _ground.append("controlplane")  # it needs our Celery app, however it is started
 INSTALLED_APPS = (
@@ -116,7 +126,9 @@ TEMPLATES: list[dict[str, Any]] = [
 ]
 
 DATABASES = {
-    "default": settings_for(env.text("DATABASE_URL"), VAR_DIR, env.number("SLIPSNISSE_DATABASE_POOL", least=4))
+    "default": settings_for(
+        env.text("DATABASE_URL"), VAR_DIR, env.number("SLIPSNISSE_DATABASE_POOL", least=4)
+    )
 }
 CONNECTIONS_PER_ADDRESS = env.number("SLIPSNISSE_CONNECTIONS_PER_ADDRESS")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -124,7 +136,11 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTHENTICATION_BACKENDS = ["mcpregistry.web.second_factor.Backend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
-    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+    )
 ]
 LOGIN_URL = "admin:login"
 LOGIN_REDIRECT_URL = "admin:index"
@@ -153,7 +169,8 @@ SECURE_HSTS_SECONDS = 365 * 24 * 3600 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
-SESSION_COOKIE_NAME = "slipsnisse"  # another site on localhost, other port, would share the default name
+# another site on localhost, other port, would share the default name
+SESSION_COOKIE_NAME = "slipsnisse"
 X_FRAME_OPTIONS = "DENY"
 
 # --- Logs ---------------------------------------------------------------------------------------
@@ -217,7 +234,9 @@ TICKS = {
     "subagents.tasks.propose_images": 600,
     "subagents.tasks.prune_runs": 3600,
 }
-# A tick that waited longer than its own interval has a successor: without expiry they pile up while no worker runs.
+# A tick that waited longer than its own interval has a successor: without expiry they pile up while
+# no worker runs.
 CELERY_BEAT_SCHEDULE = {
-    task: {"task": task, "schedule": seconds, "options": {"expires": seconds}} for task, seconds in TICKS.items()
+    task: {"task": task, "schedule": seconds, "options": {"expires": seconds}}
+    for task, seconds in TICKS.items()
 }

@@ -1,4 +1,5 @@
-"""The processes of one embedded site: what they are, in which order they start, who may start them."""
+"""The processes of one embedded site: what they are, in which order they start, who may start
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class StartError(RuntimeError):
 
 @contextmanager
 def only_one(var: Path) -> Iterator[None]:
-    """Holds ``var/up.lock``; the kernel frees it when we end, however we end. Raises StartError when taken."""
+    """Holds ``var/up.lock``; the kernel frees it when we end, however we end. Raises StartError
+    when taken."""
     var.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (var / "up.lock").open("a+") as lock:
         try:
@@ -42,12 +44,14 @@ def only_one(var: Path) -> Iterator[None]:
 
 
 def web_processes() -> int:
-    """How many are worth their memory (some 200 MB each) if nobody says. SQLite has one writer at a time: more wait for it."""
+    """How many are worth their memory (some 200 MB each) if nobody says. SQLite has one writer at a
+    time: more wait for it."""
     return min(os.cpu_count() or 1, _MOST_WEB) if connection.vendor == "postgresql" else 1
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The listening socket that all web processes share. Raises StartError when the address is not to be had."""
+    """The listening socket that all web processes share. Raises StartError when the address is not
+    to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -59,14 +63,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Probe:
-    """Asks the site for one answer without ever waiting for it: our socket queues who comes before it is ready."""
+    """Asks the site for one answer without ever waiting for it: our socket queues who comes before
+    it is ready."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._connection: socket.socket | None = None
 
     def answered(self) -> bool:
-        """True once the site has sent the start of a good answer; asks anew when a process died over it."""
+        """True once the site has sent the start of a good answer; asks anew when a process died
+        over it."""
         if self._connection is None:
             self._connection = self._ask()
         try:
@@ -104,10 +110,21 @@ def web(number: int, listener: int, gate: int | None = None) -> Child:
 
 def worker() -> Child:
     """The Celery worker."""
-    return Child("worker", [sys.executable, "-m", "controlplane.worker"], {"SLIPSNISSE_PROCESS": "worker"})
+    return Child(
+        "worker", [sys.executable, "-m", "controlplane.worker"], {"SLIPSNISSE_PROCESS": "worker"}
+    )
 
 
 def beat() -> Child:
     """Celery's clock, without a pid file: ``only_one`` guards against a second one."""
-    argv = [sys.executable, "-m", "celery", "--quiet", "--app", "controlplane", "beat", "--pidfile="]
+    argv = [
+        sys.executable,
+        "-m",
+        "celery",
+        "--quiet",
+        "--app",
+        "controlplane",
+        "beat",
+        "--pidfile=",
+    ]
     return Child("beat", argv, {"SLIPSNISSE_PROCESS": "beat"})

@@ -1,9 +1,10 @@
 """Keeps a handful of child processes alive and takes all of them along when it ends.
 
-Plain logic without Django. Invariants: a child that dies is started again after a growing pause, and told whom it
-replaces, so that it can take over at once what nobody else would before a lease has run out; each has
-its own process group; stopping asks politely, waits, then kills; if this process is killed outright, the
-kernel kills the children (see ``children``). Their output is passed on line by line.
+Plain logic without Django. Invariants: a child that dies is started again after a growing pause,
+and told whom it replaces, so that it can take over at once what nobody else would before a lease
+has run out; each has its own process group; stopping asks politely, waits, then kills; if this
+process is killed outright, the kernel kills the children (see ``children``). Their output is passed
+on line by line.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from controlplane.children import die_with_parent, signal_group
 
 Say = Callable[[str, str], None]  # (name of the child, or "up" for ourselves; one line)
 
-PREDECESSOR = "SLIPSNISSE_PREDECESSOR"  # tells a child which process it replaces: that one is certainly dead
+# tells a child which process it replaces: that one is certainly dead
+PREDECESSOR = "SLIPSNISSE_PREDECESSOR"
 _CHUNK = 65_536
 _LONGEST_LINE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What to run. ``last`` children are stopped after all others, because those need them (the broker)."""
+    """What to run. ``last`` children are stopped after all others, because those need them (the
+    broker)."""
 
     name: str
     argv: Sequence[str]
@@ -40,9 +43,11 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Seconds. A child that lived ``steady`` starts again after ``first``; each quick death doubles the pause.
+    """Seconds. A child that lived ``steady`` starts again after ``first``; each quick death doubles
+    the pause.
 
-    One that cannot start dies within seconds. One that is killed at its work, be it each minute, must be back at once.
+    One that cannot start dies within seconds. One that is killed at its work, be it each minute,
+    must be back at once.
     """
 
     first: float = 0.2
@@ -65,12 +70,14 @@ class Supervisor:
     """Use it from one thread, the main one: the kernel binds the children's life to that thread."""
 
     def __init__(self, say: Say, pauses: Pauses = Pauses()) -> None:
-        self._say, self._pauses = say, pauses
+        self._say = say
+        self._pauses = pauses
         self._slots: dict[str, _Slot] = {}
         self._outputs = selectors.DefaultSelector()
 
     def start(self, child: Child) -> None:
-        """Start a child now and keep it running; the same name again means: from now on, run it this way."""
+        """Start a child now and keep it running; the same name again means: from now on, run it
+        this way."""
         slot = self._slots.setdefault(child.name, _Slot(child))
         slot.child = child
         if slot.process is None:
@@ -81,7 +88,8 @@ class Supervisor:
         return {name: slot.process.pid for name, slot in self._slots.items() if slot.process}
 
     def tend(self, wait: float = 0.2) -> None:
-        """One round: pass output on, bury the dead, start again what is due. Waits at most ``wait`` seconds."""
+        """One round: pass output on, bury the dead, start again what is due. Waits at most ``wait``
+        seconds."""
         self._pass_output_on(wait)
         now = time.monotonic()
         for slot in self._slots.values():
@@ -91,14 +99,25 @@ class Supervisor:
                 self._spawn(slot)
 
     def stop(
-        self, patience: float, hurry: Callable[[], bool] = lambda: False, *, for_last: float | None = None
+        self,
+        patience: float,
+        hurry: Callable[[], bool] = lambda: False,
+        *,
+        for_last: float | None = None,
     ) -> None:
-        """End every child, and then the ``last`` ones, which get ``for_last`` seconds (else ``patience`` again).
+        """End every child, and then the ``last`` ones, which get ``for_last`` seconds (else
+        ``patience`` again).
 
-        Who has not ended by then is killed, so it all takes no longer than the sum. ``hurry`` cuts the patience short.
+        Who has not ended by then is killed, so it all takes no longer than the sum. ``hurry`` cuts
+        the patience short.
         """
-        for last, seconds in ((False, patience), (True, patience if for_last is None else for_last)):
-            group = [slot for slot in self._slots.values() if slot.child.last is last and slot.process]
+        for last, seconds in (
+            (False, patience),
+            (True, patience if for_last is None else for_last),
+        ):
+            group = [
+                slot for slot in self._slots.values() if slot.child.last is last and slot.process
+            ]
             self._end(group, seconds, hurry)
         self._outputs.close()
 
@@ -125,9 +144,12 @@ class Supervisor:
         lived = now - slot.started
         quick = lived < self._pauses.steady and slot.pause
         slot.pause = min(slot.pause * 2, self._pauses.longest) if quick else self._pauses.first
-        slot.process, slot.died, slot.due = None, process.pid, now + slot.pause
+        slot.process = None
+        slot.died = process.pid
+        slot.due = now + slot.pause
         self._say(
-            "up", f"{slot.child.name} ended ({describe(process.returncode)}); starting it again in {slot.pause:g} s"
+            "up",
+            f"{slot.child.name} ended ({describe(process.returncode)}); starting it again in {slot.pause:g} s",
         )
 
     def _end(self, slots: list[_Slot], patience: float, hurry: Callable[[], bool]) -> None:
@@ -160,7 +182,8 @@ class Supervisor:
                 continue
             *lines, slot.tail = (slot.tail + chunk).split(b"\n")
             if len(slot.tail) > _LONGEST_LINE:
-                lines, slot.tail = [*lines, slot.tail], b""
+                lines = [*lines, slot.tail]
+                slot.tail = b""
             for line in lines:
                 self._say(slot.child.name, line.decode(errors="replace"))
 
@@ -172,7 +195,8 @@ class Supervisor:
             while chunk := self._read(process.stdout.fileno()):
                 slot.tail += chunk
         process.stdout.close()
-        rest, slot.tail = slot.tail, b""
+        rest = slot.tail
+        slot.tail = b""
         for line in rest.splitlines():
             self._say(slot.child.name, line.decode(errors="replace"))
 

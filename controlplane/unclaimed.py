@@ -1,4 +1,5 @@
-"""Work that no worker takes, by kind, with how long the oldest has waited: for the overview, ``doctor`` and ``/readyz``."""
+"""Work that no worker takes, by kind, with how long the oldest has waited: for the overview,
+``doctor`` and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from mcpregistry.queries.counting import oldest
 from subagents.maintenance import queue
 from subagents.queries import unclaimed_work
 
-# By model: how one and several are named, and the columns of which the first that is filled says since when a row waits.
+# By model: how one and several are named, and the columns of which the first that is filled says
+# since when a row waits.
 _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mcpregistry.approvalrequest": ("approved call has", "approved calls have", ("decided_at",)),
     "mcpregistry.delivery": ("notification has", "notifications have", ("next_at",)),
@@ -26,17 +28,24 @@ _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mcpregistry.registrysource": ("registry update has", "registry updates have", ("asked_at",)),
     "subagents.run": ("run has", "runs have", ("lease_until", "wake_at", "created_at")),
     "subagents.maintenancerequest": (
-        "maintenance request has", "maintenance requests have", ("lease_until", "created_at"),
+        "maintenance request has",
+        "maintenance requests have",
+        ("lease_until", "created_at"),
     ),
-    "subagents.effortagent": ("hosted agent has", "hosted agents have", ("lease_until", "wake_at", "idle_since")),
+    "subagents.effortagent": (
+        "hosted agent has",
+        "hosted agents have",
+        ("lease_until", "wake_at", "idle_since"),
+    ),
     "subagents.provider": ("provider test has", "provider tests have", ("test_asked_at",)),
-}  # fmt: skip
+}
 MODELS = frozenset(_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """So many rows of a model that no worker takes. ``since``: how long the oldest has waited; None: unknown."""
+    """So many rows of a model that no worker takes. ``since``: how long the oldest has waited;
+    None: unknown."""
 
     model: str
     count: int
@@ -53,16 +62,21 @@ class Unclaimed:
             longest = f"{minutes} minutes"
         else:
             longest = f"{minutes // 60} hours"
-        return f"{one if self.count == 1 else many} waited for a worker, the oldest one for {longest}"
+        return (
+            f"{one if self.count == 1 else many} waited for a worker, the oldest one for {longest}"
+        )
 
 
 _HOURS = 120  # minutes from which on hours are told
 
 
 def unclaimed(models: Collection[str] = MODELS) -> list[Unclaimed]:
-    """What of these models waits for longer than a worker that is free would need. One query for all."""
+    """What of these models waits for longer than a worker that is free would need. One query for
+    all."""
     now = timezone.now()
-    rows: dict[str, QuerySet[Any]] = {f"mcpregistry.{name}": found for name, found in attention.unclaimed(now).items()}
+    rows: dict[str, QuerySet[Any]] = {
+        f"mcpregistry.{name}": found for name, found in attention.unclaimed(now).items()
+    }
     rows |= {f"subagents.{name}": found for name, found in unclaimed_work(now).items()}
     rows["subagents.maintenancerequest"] = queue.unclaimed(now, now - attention.UNCLAIMED_AFTER)
     found = oldest({model: (rows[model], _since(model)) for model in _KINDS if model in models})

@@ -1,4 +1,5 @@
-"""How the admin looks: titles, colours, the chip in the corner. What it leads to: ``navigation``."""
+"""How the admin looks: titles, colours, the chip in the corner. What it leads to:
+``navigation``."""
 
 from __future__ import annotations
 
@@ -31,13 +32,20 @@ UNFOLD: dict[str, Any] = {
     "SITE_URL": None,
     "SITE_SYMBOL": "hub",
     "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": lambda _: static("mcpregistry/favicon.svg")},
+        {
+            "rel": "icon",
+            "type": "image/svg+xml",
+            "href": lambda _: static("mcpregistry/favicon.svg"),
+        },
     ],
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "ENVIRONMENT": "controlplane.unfold.environment",
     "DASHBOARD_CALLBACK": "controlplane.dashboard.dashboard",
-    "STYLES": [lambda _: static("mcpregistry/admin.css"), lambda _: static("mcpregistry/cards.css")],
+    "STYLES": [
+        lambda _: static("mcpregistry/admin.css"),
+        lambda _: static("mcpregistry/cards.css"),
+    ],
     "COLORS": {
         "primary": {
             "50": "oklch(98.4% .014 180.7)",

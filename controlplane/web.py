@@ -1,7 +1,8 @@
 """One web process of an embedded site: serves a socket that ``manage.py up`` holds.
 
 The supervisor binds the address itself, so a taken port is reported before anything starts, several
-processes share it, and a restart refuses nobody. Elsewhere any ASGI server runs ``controlplane.asgi:application``.
+processes share it, and a restart refuses nobody. Elsewhere any ASGI server runs
+``controlplane.asgi:application``.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from mcpregistry.collector import lasting
 if TYPE_CHECKING:
     import uvicorn
 
-# Seconds that an unused connection stays. Hosts and proxies close theirs first, after 4 to 60: were it about as long here,
-# a request could meet a connection that is just being closed, and a host that loses a call does not send it again.
+# Seconds that an unused connection stays. Hosts and proxies close theirs first, after 4 to 60: were
+# it about as long here, a request could meet a connection that is just being closed, and a host
+# that loses a call does not send it again.
 KEPT = 75
-AFTER_GRACE = 5  # seconds for answers to leave once the last calls were cut; listen streams end at once
+# seconds for answers to leave once the last calls were cut; listen streams end at once
+AFTER_GRACE = 5
 
 
 def main() -> None:
-    """Entry point of ``python -m controlplane.web``: wait for the gate, then serve until SIGTERM."""
+    """Entry point of ``python -m controlplane.web``: wait for the gate, then serve until
+    SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="Descriptor of the listening socket.")
-    parser.add_argument("--gate", type=int, help="Descriptor to wait on. It closes when the database is migrated.")
+    parser.add_argument(
+        "--gate", type=int, help="Descriptor to wait on. It closes when the database is migrated."
+    )
     options = parser.parse_args()
 
     with lasting():

@@ -1,14 +1,23 @@
 """The worker of an embedded site: Celery's own, loaded a quarter quicker.
 
-Elsewhere ``celery -A controlplane worker --pool threads`` does the same work. Threads, because the work waits for servers,
-models and the database.
+Elsewhere ``celery -A controlplane worker --pool threads`` does the same work. Threads, because the
+work waits for servers, models and the database.
 """
 
 from __future__ import annotations
 
 from mcpregistry.collector import lasting
 
-_ARGUMENTS = ("--quiet", "worker", "--pool", "threads", "--concurrency", "8", "--without-mingle", "--without-gossip")
+_ARGUMENTS = (
+    "--quiet",
+    "worker",
+    "--pool",
+    "threads",
+    "--concurrency",
+    "8",
+    "--without-mingle",
+    "--without-gossip",
+)
 
 
 def main() -> None:

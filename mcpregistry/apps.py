@@ -25,8 +25,8 @@ class McpRegistryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect what listens to signals. Triggers and roles are made after every migrate, once the permissions of the last
-        app are there: ``subagents.apps``.
+        """Connect what listens to signals. Triggers and roles are made after every migrate, once
+        the permissions of the last app are there: ``subagents.apps``.
         """
         from mcpregistry.db import watch_sessions
         from mcpregistry.domain.calls.own_site import OwnSite, set_own_site
@@ -36,7 +36,11 @@ class McpRegistryConfig(AppConfig):
         from mcpregistry.services.notifications import outbox
         from mcpregistry.services.tasks import host_tasks
 
-        set_own_site(OwnSite.at(settings.ALLOWED_HOSTS, filter(None, (settings.SITE_URL, settings.KEPT_ADDRESS))))
+        set_own_site(
+            OwnSite.at(
+                settings.ALLOWED_HOSTS, filter(None, (settings.SITE_URL, settings.KEPT_ADDRESS))
+            )
+        )
         people.listen()
         deletion.listen()
         connection_created.connect(watch_sessions)
@@ -46,8 +50,8 @@ class McpRegistryConfig(AppConfig):
 
 
 def _before_migrate(*, using: str, plan: Sequence[object] = (), **_kwargs: Any) -> None:
-    """Take the triggers away where a migration could not work beside them: SQLite rebuilds a table by another name, and
-    refuses to while a trigger of any table names it.
+    """Take the triggers away where a migration could not work beside them: SQLite rebuilds a table
+    by another name, and refuses to while a trigger of any table names it.
     """
     from mcpregistry.models.guards import drop_guards
     from mcpregistry.services.upkeep import completeness
@@ -67,4 +71,7 @@ def _are_unreleased(using: str) -> bool:
     connection = connections[using]
     if "mcpregistry_server" not in connection.introspection.table_names():
         return False
-    return FIRST_MIGRATION not in MigrationRecorder(connection).applied_migrations() or completeness.is_unreleased()
+    return (
+        FIRST_MIGRATION not in MigrationRecorder(connection).applied_migrations()
+        or completeness.is_unreleased()
+    )

@@ -1,7 +1,7 @@
 """What an error of the database means for the work that met it. The only place that decides this.
 
-PostgreSQL is judged by SQLSTATE, SQLite by its result code. Errors without a code come from the driver or from Django,
-which both use the class names of PEP 249.
+PostgreSQL is judged by SQLSTATE, SQLite by its result code. Errors without a code come from the
+driver or from Django, which both use the class names of PEP 249.
 """
 
 from __future__ import annotations
@@ -16,18 +16,35 @@ class Fault(StrEnum):
     """Why the database did not do what it was asked."""
 
     UNAVAILABLE = "unavailable"  # it does not answer, or the connection broke
-    REFUSES = "refuses"  # it answers, but does not accept this work now: read-only, full, locked, out of time
+    # it answers, but does not accept this work now: read-only, full, locked, out of time
+    REFUSES = "refuses"
     REJECTS_ROW = "rejects_row"  # it never accepts these values
     BUG = "bug"  # our statement is wrong, or the error is not one of the database
 
 
-# By class or by whole code; the whole code comes first. https://www.postgresql.org/docs/current/errcodes-appendix.html
+# By class or by whole code; the whole code comes first.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRES: dict[str, Fault] = {
     **dict.fromkeys(("08", "28", "3D", "57P"), Fault.UNAVAILABLE),
-    # Insufficient privilege (42501) is an operator's mistake while privileges are changed, so it passes as well.
-    # A prepared statement that a pooler forgot (26) and a stale plan (0A000) are fine in the next session.
+    # Insufficient privilege (42501) is an operator's mistake while privileges are changed, so it
+    # passes as well. A prepared statement that a pooler forgot (26) and a stale plan (0A000) are
+    # fine in the next session.
     **dict.fromkeys(
-        ("25006", "25P03", "25P04", "26", "0A000", "40", "42501", "53", "55P03", "55006", "57", "58"), Fault.REFUSES
+        (
+            "25006",
+            "25P03",
+            "25P04",
+            "26",
+            "0A000",
+            "40",
+            "42501",
+            "53",
+            "55P03",
+            "55006",
+            "57",
+            "58",
+        ),
+        Fault.REFUSES,
     ),
     # P0: the guards in the database raise it.
     **dict.fromkeys(("21", "22", "23", "27", "44", "54", "P0"), Fault.REJECTS_ROW),
@@ -38,11 +55,13 @@ _SQLITE: dict[int, Fault] = {
     **dict.fromkeys((11, 14, 26), Fault.UNAVAILABLE),  # CORRUPT, CANTOPEN, NOTADB
     # PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, PROTOCOL, SCHEMA, NOLFS, AUTH
     **dict.fromkeys((3, 5, 6, 7, 8, 9, 10, 13, 15, 17, 22, 23), Fault.REFUSES),
-    **dict.fromkeys((18, 19, 20, 25), Fault.REJECTS_ROW),  # TOOBIG, CONSTRAINT (guards too), MISMATCH, RANGE
+    # TOOBIG, CONSTRAINT (guards too), MISMATCH, RANGE
+    **dict.fromkeys((18, 19, 20, 25), Fault.REJECTS_ROW),
 }
 
 _READ_ONLY = "25006"
-_NO_TEXT = "Could not decode to UTF-8"  # sqlite3, without a code: a value that the site has not written
+# sqlite3, without a code: a value that the site has not written
+_NO_TEXT = "Could not decode to UTF-8"
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -50,7 +69,10 @@ def fault_of(error: BaseException) -> Fault:
     said = _driver_error(error)
     sqlstate = _sqlstate(said)
     if sqlstate is not None:
-        return next((_POSTGRES[key] for key in (sqlstate, sqlstate[:3], sqlstate[:2]) if key in _POSTGRES), Fault.BUG)
+        return next(
+            (_POSTGRES[key] for key in (sqlstate, sqlstate[:3], sqlstate[:2]) if key in _POSTGRES),
+            Fault.BUG,
+        )
     code = getattr(said, "sqlite_errorcode", None)
     if code is not None:
         return _SQLITE.get(code & 0xFF, Fault.BUG)
@@ -58,11 +80,16 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def fault_facts(error: BaseException) -> dict[str, str]:
-    """What a log event says of ``error``: its class, what it means, and the database's own code, if it has one.
+    """What a log event says of ``error``: its class, what it means, and the database's own code, if
+    it has one.
 
     The text of the error is left out, because it may contain values of rows.
     """
-    return {"error": type(error).__name__, "fault": fault_of(error).value, "code": _code(_driver_error(error))}
+    return {
+        "error": type(error).__name__,
+        "fault": fault_of(error).value,
+        "code": _code(_driver_error(error)),
+    }
 
 
 def is_database_error(error: BaseException) -> bool:
@@ -76,15 +103,17 @@ def is_passing(error: BaseException) -> bool:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether the session may not write. A session keeps that for its lifetime, so the next try needs a new one."""
+    """Whether the session may not write. A session keeps that for its lifetime, so the next try
+    needs a new one."""
     return _sqlstate(_driver_error(error)) == _READ_ONLY
 
 
 def unheard(error: BaseException) -> bool:
-    """Whether a transaction that failed with this may have been committed: the connection broke before the answer.
+    """Whether a transaction that failed with this may have been committed: the connection broke
+    before the answer.
 
-    With any other error the database itself says that nothing was written, or it was not reached at all. On SQLite there
-    is no such doubt, because this process commits.
+    With any other error the database itself says that nothing was written, or it was not reached at
+    all. On SQLite there is no such doubt, because this process commits.
     """
     said: Any = _driver_error(error)
     if "OperationalError" not in _names(said) or not hasattr(said, "sqlstate"):
@@ -106,7 +135,9 @@ def refused_by(error: BaseException) -> Unavailable:
             "The database does not accept changes at the moment: it is read-only, full, locked or overloaded.",
             remedy="Try again in a moment; see the log for details.",
         )
-    return Unavailable("The database is unavailable.", remedy="Try again in a moment; see the log for details.")
+    return Unavailable(
+        "The database is unavailable.", remedy="Try again in a moment; see the log for details."
+    )
 
 
 def _driver_error(error: BaseException) -> BaseException:

@@ -34,7 +34,9 @@ _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="db")
 
 async def db_call(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run ``function`` in a database thread. Never hold a transaction across two calls."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _fresh, function, args, kwargs)
+    return await asyncio.get_running_loop().run_in_executor(
+        _threads, _fresh, function, args, kwargs
+    )
 
 
 async def long_db_call(function: Callable[[], R]) -> R:
@@ -76,7 +78,8 @@ def _fresh(function: Callable[..., R], args: tuple[object, ...], kwargs: dict[st
 
 
 def _keep() -> None:
-    """These few threads will be asked again, and opening a SQLite file costs ten times what a query does.
+    """These few threads will be asked again, and opening a SQLite file costs ten times what a query
+    does.
 
     PostgreSQL's connections go back to their pool.
     """
@@ -88,8 +91,9 @@ def _keep() -> None:
 def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
     """The rows of a query that may find very many, a chunk at a time; for reading alone.
 
-    In a transaction on PostgreSQL: a pooler of transactions would give each chunk another session, which knows nothing
-    of the cursor. On SQLite every transaction is a writer's, and nobody waits for a reader's rows.
+    In a transaction on PostgreSQL: a pooler of transactions would give each chunk another session,
+    which knows nothing of the cursor. On SQLite every transaction is a writer's, and nobody waits
+    for a reader's rows.
     """
     connection = connections[rows.db]
     if connection.vendor != "postgresql" or connection.in_atomic_block:
@@ -101,15 +105,20 @@ def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
 
 @contextmanager
 def one_reading() -> Iterator[None]:
-    """Many ``streamed`` queries after each other: on PostgreSQL in one transaction, instead of one for each."""
-    with transaction.atomic() if connections[DEFAULT_DB_ALIAS].vendor == "postgresql" else nullcontext():
+    """Many ``streamed`` queries after each other: on PostgreSQL in one transaction, instead of one
+    for each."""
+    with (
+        transaction.atomic()
+        if connections[DEFAULT_DB_ALIAS].vendor == "postgresql"
+        else nullcontext()
+    ):
         yield
 
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Queries that see one moment, and change nothing. On SQLite not Django's own transaction, which would take the
-    write lock. Within a transaction it is that one's."""
+    """Queries that see one moment, and change nothing. On SQLite not Django's own transaction,
+    which would take the write lock. Within a transaction it is that one's."""
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.in_atomic_block:
         yield
@@ -127,20 +136,24 @@ def one_moment() -> Iterator[None]:
 
 
 def unpooled() -> BaseDatabaseWrapper:
-    """Return a connection to the default database that belongs to the caller alone. It opens when it is first used, and the caller
-    closes it.
+    """Return a connection to the default database that belongs to the caller alone. It opens when
+    it is first used, and the caller closes it.
     """
     known = connections[DEFAULT_DB_ALIAS]
     settings: dict[str, Any] = copy.deepcopy(known.settings_dict)
     settings["OPTIONS"].pop("pool", None)
-    wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, DEFAULT_DB_ALIAS)
+    wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(
+        settings, DEFAULT_DB_ALIAS
+    )
     return wrapper
 
 
 def distrust_pool() -> None:
-    """Connections to the database were lost: replace those that lie idle in this process's pool, if it has one.
+    """Connections to the database were lost: replace those that lie idle in this process's pool, if
+    it has one.
 
-    Each is tried when it is taken, but finding several dead ones one by one takes longer than a caller waits.
+    Each is tried when it is taken, but finding several dead ones one by one takes longer than a
+    caller waits.
     """
     pool = getattr(connections.create_connection(DEFAULT_DB_ALIAS), "pool", None)
     if pool is not None and not pool.closed:
@@ -154,8 +167,8 @@ _left_at = 0.0
 def leave_read_only_sessions(error: BaseException) -> None:
     """Replace the pool's sessions where ``error`` says that one may only read.
 
-    A session may keep that from its beginning to its end. Without this it would refuse writes long after the database
-    accepts them again.
+    A session may keep that from its beginning to its end. Without this it would refuse writes long
+    after the database accepts them again.
     """
     global _left_at  # noqa: PLW0603 - one pool in a process
     if is_read_only(error) and time.monotonic() - _left_at >= _LEAVE_EVERY:
@@ -180,15 +193,18 @@ def _look_at_failures(execute: Callable[..., R], *args: object) -> R:
 # The one clock by which leases are compared
 
 _CLOCK_HOLDS = 10.0  # seconds for which a reading is reckoned on by this machine's steady clock
-_reading: tuple[datetime, float] | None = None  # what the database's clock said, and the steady clock then
+# what the database's clock said, and the steady clock then
+_reading: tuple[datetime, float] | None = None
 
 
 def database_now() -> datetime:
-    """The time by the database's clock: the one that all machines share, so write and compare leases by it.
+    """The time by the database's clock: the one that all machines share, so write and compare
+    leases by it.
 
-    Two machines whose own clocks differ by half a minute would otherwise take each other's live work for dead.
-    It costs a query every ten seconds at most (none while the change feed runs, which reads the clock anyway).
-    SQLite serves one machine, so there it is simply that machine's time. Call it where the ORM may be used.
+    Two machines whose own clocks differ by half a minute would otherwise take each other's live
+    work for dead. It costs a query every ten seconds at most (none while the change feed runs,
+    which reads the clock anyway). SQLite serves one machine, so there it is simply that machine's
+    time. Call it where the ORM may be used.
     """
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "sqlite":
@@ -196,13 +212,15 @@ def database_now() -> datetime:
     if _reading is None or time.monotonic() - _reading[1] > _CLOCK_HOLDS:
         before = time.monotonic()
         with connection.cursor() as cursor:
-            cursor.execute("SELECT clock_timestamp()")  # not now(), which stands still during a transaction
+            # not now(), which stands still during a transaction
+            cursor.execute("SELECT clock_timestamp()")
             note_clock(cursor.fetchone()[0], before)
     return reckoned_now()
 
 
 def reckoned_now() -> datetime:
-    """The same without asking, for the event loop: from the last reading, which the change feed renews each second."""
+    """The same without asking, for the event loop: from the last reading, which the change feed
+    renews each second."""
     if _reading is None:
         return datetime.now(UTC)
     said, at = _reading
@@ -210,6 +228,7 @@ def reckoned_now() -> datetime:
 
 
 def note_clock(said: datetime, before: float) -> None:
-    """Somebody has read the database's clock with a query that began at ``before`` (of the steady clock)."""
+    """Somebody has read the database's clock with a query that began at ``before`` (of the steady
+    clock)."""
     global _reading  # noqa: PLW0603  one database, one clock; a tuple is swapped whole, so threads need no lock
     _reading = said, (before + time.monotonic()) / 2

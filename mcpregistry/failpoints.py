@@ -1,9 +1,10 @@
-"""Named places at which a test can let this process crash, fail or stall. Nothing happens otherwise.
+"""Named places at which a test can let this process crash, fail or stall. Nothing happens
+otherwise.
 
-``SLIPSNISSE_FAILPOINT=name:crash`` kills the process there as ``kill -9`` would, ``name:raise`` raises,
-``name:stall`` stops it until somebody sends SIGCONT. ``name:dberror`` raises a database error there the first time,
-``name:dberror@3`` the third time, and never again; besides the names below every function that async code runs in a
-database thread is such a point (``held_calls.ask``).
+``SLIPSNISSE_FAILPOINT=name:crash`` kills the process there as ``kill -9`` would, ``name:raise``
+raises, ``name:stall`` stops it until somebody sends SIGCONT. ``name:dberror`` raises a database
+error there the first time, ``name:dberror@3`` the third time, and never again; besides the names
+below every function that async code runs in a database thread is such a point (``held_calls.ask``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ NAMES = (
     "run_call_started",  # a tool call is about to be made
     "run_call_answered",  # its end is known and not yet written
     "run_call_ended",  # its end is committed
-    "archive_written",  # a file of audit entries has its name, the entries are in the database still
+    # a file of audit entries has its name, the entries are in the database still
+    "archive_written",
     "archive_recorded",  # the records of the archive are written, not committed
     "maintenance_leased",  # the request is this worker's
     "maintenance_acted",  # a step has looked outside, nothing of it is written
@@ -49,7 +51,8 @@ class FailpointReached(RuntimeError):
 
 @dataclass(slots=True)
 class Armed:
-    """One named point, what happens there, and how many times it is still passed until then (``dberror`` only)."""
+    """One named point, what happens there, and how many times it is still passed until then
+    (``dberror`` only)."""
 
     name: str = ""
     how: str = ""
@@ -76,9 +79,11 @@ arm()
 
 @contextmanager
 def armed(text: str) -> Iterator[Armed]:
-    """For tests within this process: as if the variable said so, until the block ends. ``left`` is 0 once it was hit."""
+    """For tests within this process: as if the variable said so, until the block ends. ``left`` is
+    0 once it was hit."""
     global _armed  # noqa: PLW0603 - one for each process, as the variable
-    before, _armed = _armed, _parsed(text)
+    before = _armed
+    _armed = _parsed(text)
     try:
         yield _armed
     finally:
@@ -92,7 +97,8 @@ def failpoint(name: str) -> None:
 
 
 def database_point(function: Callable[..., object]) -> None:
-    """``db_call`` calls this before each function: the points of ``dberror`` are named after them, MODULE.FUNCTION."""
+    """``db_call`` calls this before each function: the points of ``dberror`` are named after them,
+    MODULE.FUNCTION."""
     if _armed.how == "dberror" and _armed.name == point_of(function):
         _reached(_armed.name)
 

@@ -1,7 +1,7 @@
 """Ids that nobody guesses.
 
-Random bytes are fetched in stock: every request needs some, and asking the kernel each time hands the
-interpreter's lock to whichever thread waits for it.
+Random bytes are fetched in stock: every request needs some, and asking the kernel each time hands
+the interpreter's lock to whichever thread waits for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import time
 
-_SIZE, _STOCK = 16, 256  # bytes of an id, ids fetched at once
+# bytes of an id, ids fetched at once
+_SIZE = 16
+_STOCK = 256
 _stock: list[str] = []
 os.register_at_fork(after_in_child=_stock.clear)  # or parent and child would give out the same
 
@@ -27,6 +29,7 @@ def random_id() -> str:
 def ordered_id() -> str:
     """32 characters of hex: milliseconds since 1970, then 80 random bits.
 
-    What is made together sorts together, so its rows and index entries share pages: a commit writes half as many.
+    What is made together sorts together, so its rows and index entries share pages: a commit writes
+    half as many.
     """
     return f"{time.time_ns() // 1_000_000:012x}{random_id()[:20]}"

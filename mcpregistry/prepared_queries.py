@@ -1,15 +1,16 @@
 """Queries that Django composes once for each connection, and then only executes.
 
-For a small query, composing the SQL takes the ORM more than ten times as long as executing it. That is nothing for
-a page, but it was most of every step of a run. So what each step reads and writes is written down as any queryset,
-once, with ``Given("name")`` in place of each value that is known only later:
+For a small query, composing the SQL takes the ORM more than ten times as long as executing it. That
+is nothing for a page, but it was most of every step of a run. So what each step reads and writes is
+written down as any queryset, once, with ``Given("name")`` in place of each value that is known only
+later:
 
-    _TURNS = Select(Turn.objects.filter(run=Given("run")).order_by("number").values_list("number", "text", named=True))
-    _TURNS.rows(run="…")
+    _TURNS = Select(Turn.objects.filter(run=Given("run")).order_by("number").values_list("number",
+    "text", named=True)) _TURNS.rows(run="…")
 
-Tables, columns and conversions stay the ORM's own. What is given is not looked at, though: rows are named by
-their keys, not by instances, and a filter compares with no None. (``calls.recording`` goes below Django's cursor
-instead, to write many calls with one commit.)
+Tables, columns and conversions stay the ORM's own. What is given is not looked at, though: rows are
+named by their keys, not by instances, and a filter compares with no None. (``calls.recording`` goes
+below Django's cursor instead, to write many calls with one commit.)
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ from django.db.models.sql import InsertQuery, UpdateQuery
 
 
 class Given(Expression):
-    """A value that comes with each execution; it is converted as the model's field ``like`` does, or ``name``."""
+    """A value that comes with each execution; it is converted as the model's field ``like`` does,
+    or ``name``."""
 
     def __init__(self, name: str, like: str = "") -> None:
         super().__init__()
-        self.name, self.like = name, like or name
+        self.name = name
+        self.like = like or name
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """A placeholder whose parameter is this expression itself, exchanged for the value at each execution."""
+        """A placeholder whose parameter is this expression itself, exchanged for the value at each
+        execution."""
         return "%s", [self]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sql:
     text: str
-    params: list[tuple[str, Any]]  # (the name of what is given, its conversion), or ("", a constant)
+    # (the name of what is given, its conversion), or ("", a constant)
+    params: list[tuple[str, Any]]
     names: frozenset[str]
     converters: list[tuple[int, list[Callable[..., Any]], Any]]  # of the columns that come back
 
     def values(self, given: Mapping[str, Any], connection: BaseDatabaseWrapper) -> list[Any]:
         if given.keys() != self.names:
-            raise TypeError(f"The query requires the values {sorted(self.names)}, but got {sorted(given)}.")
+            raise TypeError(
+                f"The query requires the values {sorted(self.names)}, but got {sorted(given)}."
+            )
         return [save(given[name], connection) if name else save for name, save in self.params]
 
 
@@ -55,11 +62,13 @@ class _Composed:
         self._query = query
 
     def _ready(self) -> tuple[_Sql, BaseDatabaseWrapper]:
-        """The SQL for this thread's connection, and that; kept with it, since conversions may be the connection's own."""
+        """The SQL for this thread's connection, and that; kept with it, since conversions may be
+        the connection's own."""
         connection = connections[DEFAULT_DB_ALIAS]
         kept: dict[_Composed, _Sql] = vars(connection).setdefault("composed", {})
         if self not in kept:
-            kept[self] = _sql_of(self._query.clone(), connection)  # composing changes it, and others may do so now
+            # composing changes it, and others may do so now
+            kept[self] = _sql_of(self._query.clone(), connection)
         return kept[self], connection
 
 
@@ -68,9 +77,14 @@ def _sql_of(query: Any, connection: BaseDatabaseWrapper) -> _Sql:
     composed = compiler.as_sql()
     text, params = composed[0] if isinstance(composed, list) else composed
     columns = [column for column, _, _ in (getattr(compiler, "select", None) or ())]
-    converters = [(at, made, column) for at, (made, column) in compiler.get_converters(columns).items()]
+    converters = [
+        (at, made, column) for at, (made, column) in compiler.get_converters(columns).items()
+    ]
     field = query.get_meta().get_field
-    slots = [(p.name, field(p.like).get_db_prep_save) if isinstance(p, Given) else ("", p) for p in params]
+    slots = [
+        (p.name, field(p.like).get_db_prep_save) if isinstance(p, Given) else ("", p)
+        for p in params
+    ]
     return _Sql(text, slots, frozenset(name for name, _ in slots if name), converters)
 
 
@@ -98,14 +112,16 @@ class Select(_Composed):
         """The first row. Raises the model's DoesNotExist."""
         for row in self.rows(**given):
             return row
-        raise self._query.model.DoesNotExist(f"{self._query.model._meta.object_name} matching query does not exist.")
+        raise self._query.model.DoesNotExist(
+            f"{self._query.model._meta.object_name} matching query does not exist."
+        )
 
 
 class Update(_Composed):
     """A prepared UPDATE of the rows of ``queryset``.
 
-    It sets the fields ``names`` to what is given by their names, others to ``expressions``. Calling it returns how many
-    rows it changed, which is what a compare-and-set asks.
+    It sets the fields ``names`` to what is given by their names, others to ``expressions``. Calling
+    it returns how many rows it changed, which is what a compare-and-set asks.
     """
 
     def __init__(self, queryset: QuerySet[Any, Any], *names: str, **expressions: Any) -> None:
@@ -117,24 +133,38 @@ class Update(_Composed):
         """Execute it; returns how many rows were changed."""
         sql, connection = self._ready()
         values = sql.values(given, connection)
-        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+        with (
+            transaction.mark_for_rollback_on_error(using=connection.alias),
+            connection.cursor() as cursor,
+        ):
             cursor.execute(sql.text, values)
             return int(cursor.rowcount)
 
 
 class Insert(_Composed):
-    """A prepared INSERT for a model whose key the database makes. A field that a row does not name gets its default."""
+    """A prepared INSERT for a model whose key the database makes. A field that a row does not name
+    gets its default."""
 
     def __init__(self, model: type[Model]) -> None:
-        self._fields = [field for field in model._meta.local_concrete_fields if not field.primary_key]
+        self._fields = [
+            field for field in model._meta.local_concrete_fields if not field.primary_key
+        ]
         query = InsertQuery(model)
-        query.insert_values(self._fields, [model(**{f.attname: Given(f.name) for f in self._fields})], raw=True)
+        query.insert_values(
+            self._fields, [model(**{f.attname: Given(f.name) for f in self._fields})], raw=True
+        )
         super().__init__(query)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert the rows, each a mapping of field names to values."""
         sql, connection = self._ready()
-        whole = ({f.name: f.get_default() for f in self._fields if f.name not in row} | dict(row) for row in rows)
+        whole = (
+            {f.name: f.get_default() for f in self._fields if f.name not in row} | dict(row)
+            for row in rows
+        )
         values = [sql.values(row, connection) for row in whole]
-        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+        with (
+            transaction.mark_for_rollback_on_error(using=connection.alias),
+            connection.cursor() as cursor,
+        ):
             cursor.executemany(sql.text, values)

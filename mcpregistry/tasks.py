@@ -1,6 +1,7 @@
 """Celery's tasks: what a worker does when it is woken. They take ids and call services.
 
-Each may be delivered twice or never: the rows decide. What needs an event loop is in ``worker_runtime``.
+Each may be delivered twice or never: the rows decide. What needs an event loop is in
+``worker_runtime``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from mcpregistry.services.budgets import spending
 from mcpregistry.services.energy import reservations, usage
 from mcpregistry.services.installs import sweeping
 from mcpregistry.services.policy import findings, permits
-from mcpregistry.services.records import call_hours, newest_seal, seals, sinks, usage_sums, verification, words
+from mcpregistry.services.records import (
+    call_hours,
+    newest_seal,
+    seals,
+    sinks,
+    usage_sums,
+    verification,
+    words,
+)
 from mcpregistry.services.servers import checks, connections, placement, trials
 from mcpregistry.services.servers.targets import passed_variables
 from mcpregistry.services.upkeep import deaths, processes, reaping, retention, statistics
@@ -35,7 +44,8 @@ _PROCESS = connections.process_name("worker")
 
 @inspect_command(args=[("names", list)], signature="[NAME1 [NAME2 [...]]]")
 def unseen_variables(_state: object, names: list[str], **_: object) -> list[str]:
-    """Which of these variables servers and providers do not get here; ``runmcp --config`` asks it over the broker."""
+    """Which of these variables servers and providers do not get here; ``runmcp --config`` asks it
+    over the broker."""
     return sorted({*names} - {*passed_variables()})
 
 
@@ -53,14 +63,16 @@ def refresh_server(server_id: int) -> None:
 
 @shared_task
 def check_due_servers() -> None:
-    """Every few seconds: check the servers whose time has come, and begin tests whose message was lost."""
+    """Every few seconds: check the servers whose time has come, and begin tests whose message was
+    lost."""
     runtime.shares.get().look_for_checks()
     runtime.shares.get().look_for_tests()
 
 
 @shared_task
 def run_approved(call_id: str) -> None:
-    """Run an approved call that no process waits for. Returns at once; the call takes as long as it takes."""
+    """Run an approved call that no process waits for. Returns at once; the call takes as long as it
+    takes."""
     runtime.calls.get().run(call_id)
 
 
@@ -96,14 +108,16 @@ def reap() -> None:
 
 @shared_task
 def count_usage() -> None:
-    """Every minute: what calls of the tools that are in use take, for estimates; and the words of new calls, to be found."""
+    """Every minute: what calls of the tools that are in use take, for estimates; and the words of
+    new calls, to be found."""
     words.index_due()
     usage.count_due(database_now())
 
 
 @shared_task
 def count_calls() -> None:
-    """Every few minutes: what the calls of the hours that are over come to, for pages that show weeks."""
+    """Every few minutes: what the calls of the hours that are over come to, for pages that show
+    weeks."""
     call_hours.count_due(now := database_now())
     usage_sums.refresh(now)
 
@@ -122,7 +136,8 @@ def work_install(install_id: int) -> None:
 
 @shared_task
 def sweep_installs() -> None:
-    """Every half minute: what became of installations whose worker died, and which folders nobody needs."""
+    """Every half minute: what became of installations whose worker died, and which folders nobody
+    needs."""
     done = sweeping.sweep(database_now())
     if any(done.values()):
         log.info("installs_swept", **done)
@@ -142,13 +157,15 @@ def sync_due_registries() -> None:
 
 @shared_task
 def deliver_notifications() -> None:
-    """When something is to be told, and every few seconds: empty the outbox, without waiting for receivers."""
+    """When something is to be told, and every few seconds: empty the outbox, without waiting for
+    receivers."""
     runtime.deliverer.get().kick()
 
 
 @shared_task
 def seal_audit() -> None:
-    """Twice a minute: seal how far the chains of the audit log have come, and hand the seals over to be kept elsewhere."""
+    """Twice a minute: seal how far the chains of the audit log have come, and hand the seals over
+    to be kept elsewhere."""
     seals.replace_lost("clock")
     seals.seal(database_now())
     _keep_newest_seal()
@@ -168,7 +185,8 @@ def _keep_newest_seal() -> None:
 
 @shared_task
 def verify_audit() -> None:
-    """Every ten minutes, and when somebody asks for it: verify what is new in the audit log, and some of what is older."""
+    """Every ten minutes, and when somebody asks for it: verify what is new in the audit log, and
+    some of what is older."""
     report = verification.verify(database_now())
     if report.problems:
         log.error("audit.broken", problems=len(report.problems), first=report.problems[0])
@@ -176,16 +194,19 @@ def verify_audit() -> None:
 
 @shared_task
 def prune() -> None:
-    """Every hour: forget what the site's retention says, and let the database look at what is left."""
+    """Every hour: forget what the site's retention says, and let the database look at what is
+    left."""
     log.info("pruned", **retention.prune(timezone.now()))
     statistics.refresh()
 
 
 @worker_init.connect
 def _bury_predecessor(**_: Any) -> None:
-    """Of the worker that we replace our supervisor knows that it is dead: no lease of its work need run out."""
+    """Of the worker that we replace our supervisor knows that it is dead: no lease of its work need
+    run out."""
     if settings.PREDECESSOR:
-        dead, now = connections.process_name("worker", settings.PREDECESSOR), database_now()
+        dead = connections.process_name("worker", settings.PREDECESSOR)
+        now = database_now()
         buried = {
             "calls": reaping.bury_predecessor("worker", settings.PREDECESSOR),
             **{

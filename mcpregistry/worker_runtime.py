@@ -1,7 +1,9 @@
-"""What one worker process keeps between its tasks: loop threads for calls, tests of servers and notifications.
+"""What one worker process keeps between its tasks: loop threads for calls, tests of servers and
+notifications.
 
-Celery's tasks are synchronous and short; whatever needs an event loop lives here. ``runtime`` is the process's one;
-``tasks.py`` and other apps' tasks ask it, and Celery's signals for the end of a worker close it.
+Celery's tasks are synchronous and short; whatever needs an event loop lives here. ``runtime`` is
+the process's one; ``tasks.py`` and other apps' tasks ask it, and Celery's signals for the end of a
+worker close it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Part(Generic[Owned]):
 
     def __init__(self, make: Callable[[], Owned]) -> None:
         self._make = make
-        self._lock = threading.Lock()  # its own: making one may take a minute, and nobody else waits for that
+        # its own: making one may take a minute, and nobody else waits for that
+        self._lock = threading.Lock()
         self._made: Owned | None = None
 
     def get(self) -> Owned:
@@ -50,13 +53,15 @@ class Part(Generic[Owned]):
     def close(self) -> None:
         """End it, if it was made; asked for again, it would be made anew."""
         with self._lock:
-            made, self._made = self._made, None
+            made = self._made
+            self._made = None
         if made is not None:
             made.close()
 
 
 class WorkerRuntime:
-    """The parts of a worker process. They are closed in order: who makes work for others before them."""
+    """The parts of a worker process. They are closed in order: who makes work for others before
+    them."""
 
     def __init__(self) -> None:
         self.calls = Part(Background)
@@ -92,7 +97,8 @@ class InterruptTests(bootsteps.StartStopStep):
         """Nothing: whoever tests first makes the shares."""
 
     def stop(self, parent: Any) -> None:
-        """Called by Celery once the worker takes no more tasks. One that is about to begin its test is refused it."""
+        """Called by Celery once the worker takes no more tasks. One that is about to begin its test
+        is refused it."""
         runtime.shares.get().interrupt()
 
     def terminate(self, parent: Any) -> None:

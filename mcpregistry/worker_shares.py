@@ -1,8 +1,10 @@
-"""Work of a worker that may hang: tests and checks of servers, installations, reading of registries.
+"""Work of a worker that may hang: tests and checks of servers, installations, reading of
+registries.
 
-Each kind has its own share of the process: so many at a time, and no thread of the worker's other work. The rows are the queue:
-a message or a tick only says that there may be some, a share claims as many as it has places for, and looks again whenever one
-of them has ended. So fifty servers that hang keep neither a run nor a person's test waiting.
+Each kind has its own share of the process: so many at a time, and no thread of the worker's other
+work. The rows are the queue: a message or a tick only says that there may be some, a share claims
+as many as it has places for, and looks again whenever one of them has ended. So fifty servers that
+hang keep neither a run nor a person's test waiting.
 """
 
 from __future__ import annotations
@@ -46,15 +48,22 @@ _Result = TypeVar("_Result")
 
 
 class Share(Generic[_T]):
-    """The places of one kind. Everything happens on one event loop; ``claim`` and what it returns is database code.
+    """The places of one kind. Everything happens on one event loop; ``claim`` and what it returns
+    is database code.
 
-    ``claim`` takes the number of free places. It may return again what is being worked on here: that is left out.
+    ``claim`` takes the number of free places. It may return again what is being worked on here:
+    that is left out.
     """
 
     def __init__(
-        self, places: int, claim: Callable[[int], Sequence[_T]], work_on: Callable[[_T], Awaitable[None]]
+        self,
+        places: int,
+        claim: Callable[[int], Sequence[_T]],
+        work_on: Callable[[_T], Awaitable[None]],
     ) -> None:
-        self._places, self._claim, self._work_on = places, claim, work_on
+        self._places = places
+        self._claim = claim
+        self._work_on = work_on
         self._working: dict[_T, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._again = False
@@ -83,7 +92,9 @@ class Share(Generic[_T]):
                     if each not in self._working:
                         self._working[each] = asyncio.ensure_future(self._one(each))
         except Exception as error:  # the clock looks again
-            log.warning("share.not_read", error=type(error).__name__, exc_info=not is_passing(error))
+            log.warning(
+                "share.not_read", error=type(error).__name__, exc_info=not is_passing(error)
+            )
         finally:
             self._looking = None
 
@@ -99,15 +110,19 @@ class Share(Generic[_T]):
 
 
 class Shares:
-    """The shares of this process, on the loop of its prober. ``look_for_…`` may be called from any thread, and return at once."""
+    """The shares of this process, on the loop of its prober. ``look_for_…`` may be called from any
+    thread, and return at once."""
 
     def __init__(self) -> None:
         self._prober = Prober()
         self._process = process_name("worker")
         self._lease = ProcessLease.hold("worker")
         self._stopping = False
-        self._recorder: Recorder | None = None  # of the calls of tests; started with the first of them
-        self._tests: Share[int] = Share(TESTS, partial(trials.claim_tests, worker=self._lease.key), self._test)
+        # of the calls of tests; started with the first of them
+        self._recorder: Recorder | None = None
+        self._tests: Share[int] = Share(
+            TESTS, partial(trials.claim_tests, worker=self._lease.key), self._test
+        )
         claim = partial(checks.claim_due, worker=self._lease.key)
         self._checks: Share[int] = Share(CHECKS, partial(claim, answering=True), self._check)
         self._failing: Share[int] = Share(FAILING, partial(claim, answering=False), self._check)
@@ -131,14 +146,16 @@ class Shares:
         self._soon(self._registries)
 
     def interrupt(self) -> None:
-        """End the tests that run, and begin nothing more: a worker that stops does not wait for servers."""
+        """End the tests that run, and begin nothing more: a worker that stops does not wait for
+        servers."""
         self._stopping = True
         for share in (self._tests, self._checks, self._failing, self._installs, self._registries):
             share.close()
         self._prober.interrupt()
 
     def close(self) -> None:
-        """End the tests, write down that they were interrupted, give back the installations, and end the loop thread."""
+        """End the tests, write down that they were interrupted, give back the installations, and
+        end the loop thread."""
         self.interrupt()
         try:
             self._prober.run(self._ended(), _CLOSING_SECONDS)
@@ -150,7 +167,8 @@ class Shares:
             self._lease.release()
 
     def _give_back_installs(self) -> None:
-        """Installations end with this process. Let other workers begin them again, without waiting for the leases to expire."""
+        """Installations end with this process. Let other workers begin them again, without waiting
+        for the leases to expire."""
         try:
             sweeping.take_back_of(self._lease.key, database_now())
         except Error as error:  # then the leases expire
@@ -171,11 +189,19 @@ class Shares:
         call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
         tell = partial(trials.record_progress, test_id)
         make = partial(self._make_call, test)
-        report = await self._prober.probe(test.server_id, call, test.in_sandbox, tell=tell, make=make)
-        test = await self._written(partial(trials.record_test_result, test=test, report=report, process=self._process))
-        log.info("server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code)
+        report = await self._prober.probe(
+            test.server_id, call, test.in_sandbox, tell=tell, make=make
+        )
+        test = await self._written(
+            partial(trials.record_test_result, test=test, report=report, process=self._process)
+        )
+        log.info(
+            "server_tested", server=test.server.slug, verdict=test.verdict, code=test.error_code
+        )
 
-    async def _make_call(self, test: ServerTest, name: str, arguments: bytes, send: Send) -> dict[str, Any]:
+    async def _make_call(
+        self, test: ServerTest, name: str, arguments: bytes, send: Send
+    ) -> dict[str, Any]:
         if self._recorder is None:
             self._recorder = Recorder("worker")
             self._recorder.start(asyncio.get_running_loop())
@@ -183,10 +209,13 @@ class Shares:
 
     async def _check(self, server_id: int) -> None:
         report = await self._prober.probe(server_id)
-        await self._written(partial(trials.record_check, server_id=server_id, report=report, process=self._process))
+        await self._written(
+            partial(trials.record_check, server_id=server_id, report=report, process=self._process)
+        )
 
     async def _written(self, write: Callable[[], _Result]) -> _Result:
-        """Write a result; while the database does not accept it, try again. Raises its error when the process stops.
+        """Write a result; while the database does not accept it, try again. Raises its error when
+        the process stops.
 
         To scan long definitions takes seconds.
         """
@@ -199,7 +228,9 @@ class Shares:
                 await asyncio.sleep(_RETRY)
 
     async def _install(self, install_id: int) -> None:
-        install = await long_db_call(partial(work.work, install_id=install_id, worker=self._lease.key))
+        install = await long_db_call(
+            partial(work.work, install_id=install_id, worker=self._lease.key)
+        )
         if install is not None:
             log.info("install_worked", package=str(install), state=install.state)
 

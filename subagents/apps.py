@@ -25,8 +25,8 @@ class SubagentsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register with the registry, which knows nothing of expert tools: source, snapshot section, file section,
-        signals.
+        """Register with the registry, which knows nothing of expert tools: source, snapshot
+        section, file section, signals.
         """
         from mcpregistry.calls.more_sources import add_source, answer_with
         from mcpregistry.queries.kin import add_finder
@@ -72,14 +72,21 @@ def _add_dependent_kinds() -> None:
     from subagents.models import EffortAgent, Headend
 
     add_dependent_kind(
-        DependentKind(Headend, "subagents.delete_headend", "headend.deleted", lambda row: f"headend:{row.slug}")
+        DependentKind(
+            Headend,
+            "subagents.delete_headend",
+            "headend.deleted",
+            lambda row: f"headend:{row.slug}",
+        )
     )
     add_dependent_kind(
         DependentKind(
-            EffortAgent, "subagents.delete_effortagent", "effort_agent.deleted",
+            EffortAgent,
+            "subagents.delete_effortagent",
+            "effort_agent.deleted",
             lambda row: f"effort_agent:{row.expert.name}",
         )
-    )  # fmt: skip
+    )
 
 
 def _watch_tables() -> None:
@@ -106,17 +113,30 @@ def _watch_tables() -> None:
     watch(ExpertTool.endpoints.through)
     watch(Headend, frozenset({"created_at"}))
     tell(HeadendRequest, Told(HEADEND_TOPIC, "headend_id", ("released_at",)))
-    idle = {"worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level"}
+    idle = {
+        "worker",
+        "fence",
+        "lease_until",
+        "wake_at",
+        "idle_since",
+        "finished_at",
+        "focus",
+        "awaits_level",
+    }
     watch(EffortAgent, frozenset({*idle, "cycle_seconds"}))
     tell(EffortAgent, Told(EFFORT_TOPIC, "id", ("enabled",)))
     tell(Run, Told(RUN_TOPIC, "id", ("state", "cancel_requested", "finished_at")))
     tell(Turn, Told(RUN_TOPIC, "run_id", inserted=True))
     tell(ToolCall, Told(RUN_TOPIC, "run_id", ("state", "finished_at"), inserted=True))
-    tell(MaintenanceRequest, Told(MAINTENANCE_TOPIC, "id", ("state", "wish", "progress", "message"), inserted=True))
+    tell(
+        MaintenanceRequest,
+        Told(MAINTENANCE_TOPIC, "id", ("state", "wish", "progress", "message"), inserted=True),
+    )
 
 
 def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:
-    from subagents.runs.tool_source import expert_source  # brings the engine and the MCP client along
+    # brings the engine and the MCP client along
+    from subagents.runs.tool_source import expert_source
 
     return expert_source(engine)
 
@@ -158,7 +178,8 @@ def _open_runs() -> list[datetime]:
 
 
 def _files() -> Section:
-    from subagents.services.exchange.experts import ExpertFiles  # brings YAML along, which runmcp can do without
+    # brings YAML along, which runmcp can do without
+    from subagents.services.exchange.experts import ExpertFiles
 
     return ExpertFiles()
 

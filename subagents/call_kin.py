@@ -20,4 +20,6 @@ def runs_of(call: Invocation) -> Iterator[Kin]:
 
 
 def _kin(how: str, run: Run) -> Kin:
-    return Kin(how, str(run), reverse("admin:subagents_run_change", args=[run.pk]), "subagents.view_run")
+    return Kin(
+        how, str(run), reverse("admin:subagents_run_change", args=[run.pk]), "subagents.view_run"
+    )

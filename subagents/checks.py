@@ -16,5 +16,13 @@ def kinds_of_work_are_known(**_: Any) -> list[CheckMessage]:
     unknown = sorted({*settings.MAINTENANCE_KINDS} - {*Kind})
     if not unknown:
         return []
-    problem = f"SLIPSNISSE_MAINTENANCE contains unknown types of requests: {', '.join(unknown)[:200]}."
-    return [Error(problem, hint=f"Use {', '.join(Kind)}, or leave it unset for all types.", id="slipsnisse.E020")]
+    problem = (
+        f"SLIPSNISSE_MAINTENANCE contains unknown types of requests: {', '.join(unknown)[:200]}."
+    )
+    return [
+        Error(
+            problem,
+            hint=f"Use {', '.join(Kind)}, or leave it unset for all types.",
+            id="slipsnisse.E020",
+        )
+    ]

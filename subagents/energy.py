@@ -1,7 +1,9 @@
-"""The owners of the background sub-agent's effort: what it has used is taken from the pools of the agents that asked.
+"""The owners of the background sub-agent's effort: what it has used is taken from the pools of the
+agents that asked.
 
-The sub-agent counts what it uses and knows no pool (an import contract holds that). Here its count is taken, and where
-a pool runs low its work is finished, paused or cancelled; what was paused for that goes on when enough is back.
+The sub-agent counts what it uses and knows no pool (an import contract holds that). Here its count
+is taken, and where a pool runs low its work is finished, paused or cancelled; what was paused for
+that goes on when enough is back.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ from subagents.models import MaintenanceRequest, Run
 
 PAUSED = "Paused, because there is not enough energy. The request continues when there is enough."
 _CANCELLED = "there was not enough energy"
-_FINISHED_FROM, _CANCELLED_BELOW = 80, 50  # per cent, where the pool decides by how far the work is
+# per cent, where the pool decides by how far the work is
+_FINISHED_FROM = 80
+_CANCELLED_BELOW = 50
 
 
 def regulate() -> None:
-    """Every two seconds, by the clock: charge what was used, cut back where that is too much, go on where it is back."""
+    """Every two seconds, by the clock: charge what was used, cut back where that is too much, go on
+    where it is back."""
     charge_used()
     _forget_turns()
     for pool in _working():
@@ -36,7 +41,8 @@ def regulate() -> None:
 
 
 def decide(pool: EnergyPool) -> list[str]:
-    """Cut back the sub-agent's work for this pool's agents, or let it go on. Returns what was done, a phrase each.
+    """Cut back the sub-agent's work for this pool's agents, or let it go on. Returns what was done,
+    a phrase each.
 
     ``pool``: of a query ``with_reserved``.
     """
@@ -49,8 +55,14 @@ def decide(pool: EnergyPool) -> list[str]:
 
 
 def may_begin(request_id: str) -> bool:
-    """Whether a worker may begin a request now, for which its agent pays. If its pool is too low, the request is paused."""
-    request = MaintenanceRequest.objects.open().filter(pk=request_id, state=State.QUEUED).exclude(agent="").first()
+    """Whether a worker may begin a request now, for which its agent pays. If its pool is too low,
+    the request is paused."""
+    request = (
+        MaintenanceRequest.objects.open()
+        .filter(pk=request_id, state=State.QUEUED)
+        .exclude(agent="")
+        .first()
+    )
     if request is None or request.wish:
         return True
     pool_id = Agent.objects.filter(slug=request.agent).values_list("energy_pool", flat=True).first()
@@ -63,35 +75,49 @@ def may_begin(request_id: str) -> bool:
 
 
 def _forget_turns() -> None:
-    """Turns of runs that have ended without those who write them: of an agent that had another pool by then, or none."""
+    """Turns of runs that have ended without those who write them: of an agent that had another pool
+    by then, or none."""
     open_runs = Run.objects.open().filter(pk=OuterRef("call_id"))
     EnergyReservation.objects.filter(~Exists(open_runs), kind=EnergyReservation.Kind.TURN).delete()
 
 
 def charge_used() -> float:
-    """Take what the sub-agent has used for agents with a pool since the last time. Returns how much that was."""
-    asked = MaintenanceRequest.objects.filter(energy_unreported__gt=0).exclude(agent="").values("agent")
-    owners = Agent.objects.exclude(energy_pool=None).filter(slug__in=asked).values_list("slug", "energy_pool")
+    """Take what the sub-agent has used for agents with a pool since the last time. Returns how much
+    that was."""
+    asked = (
+        MaintenanceRequest.objects.filter(energy_unreported__gt=0).exclude(agent="").values("agent")
+    )
+    owners = (
+        Agent.objects.exclude(energy_pool=None)
+        .filter(slug__in=asked)
+        .values_list("slug", "energy_pool")
+    )
     return sum(charge(slug, pool) for slug, pool in owners if pool is not None)
 
 
 @transaction.atomic
 def charge(agent: str, pool_id: int) -> float:
-    """Take what the sub-agent has used for this agent since the last time from its pool. Returns how much that was.
+    """Take what the sub-agent has used for this agent since the last time from its pool. Returns
+    how much that was.
 
-    Count and entries in one transaction: a process that dies here neither loses a unit nor takes it twice."""
+    Count and entries in one transaction: a process that dies here neither loses a unit nor takes it
+    twice."""
     pool = pools.locked(pool_id)
     used = queue.take_energy(MaintenanceRequest.objects.filter(agent=agent))
     now = database_now()
     for request, units in used.items():
-        # With the time, since one request is charged many times, and no two entries of a kind share a reference.
+        # With the time, since one request is charged many times, and no two entries of a kind share
+        # a reference.
         reference = f"{request}:{now:%Y%m%dT%H%M%S%f}"
-        pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, units, now=now, agent=agent, reference=reference)
+        pools.charge(
+            pool, EnergyEntry.Kind.MAINTENANCE, units, now=now, agent=agent, reference=reference
+        )
     return sum(used.values())
 
 
 def unpooled(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceRequest]:
-    """Those whose count nobody takes here: who could take it ahead of the pool would pay nothing."""
+    """Those whose count nobody takes here: who could take it ahead of the pool would pay
+    nothing."""
     return requests.exclude(agent__in=Agent.objects.exclude(energy_pool=None).values("slug"))
 
 
@@ -102,7 +128,11 @@ def _working() -> QuerySet[EnergyPool]:
 
 
 def _open_of(pool: EnergyPool) -> QuerySet[MaintenanceRequest]:
-    return MaintenanceRequest.objects.open().filter(agent__in=pool.agents.values("slug")).order_by("created_at", "id")
+    return (
+        MaintenanceRequest.objects.open()
+        .filter(agent__in=pool.agents.values("slug"))
+        .order_by("created_at", "id")
+    )
 
 
 def _cut_back(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> list[str]:
@@ -120,7 +150,8 @@ def _cut_back(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> list[
 
 
 def wish_for(request: MaintenanceRequest, policy: LowPolicy) -> Wish:
-    """What becomes of a request while the level is critical. One that nobody has begun waits, whatever the policy."""
+    """What becomes of a request while the level is critical. One that nobody has begun waits,
+    whatever the policy."""
     if request.wish:
         return Wish.NONE
     if request.state == State.QUEUED:

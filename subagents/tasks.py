@@ -38,13 +38,15 @@ log = structlog.get_logger(__name__)
 
 @shared_task
 def advance_run(run_id: str) -> None:
-    """Work on the run as far as it goes. Returns at once; the thread with the event loop does the work."""
+    """Work on the run as far as it goes. Returns at once; the thread with the event loop does the
+    work."""
     runtime.calls.get().soon(_runs.get().engine.wake, run_id)
 
 
 @shared_task
 def test_provider(provider_id: int, model_id: int) -> None:
-    """Ask one model of the provider for a word; the answer is noted with the provider. Returns at once."""
+    """Ask one model of the provider for a word; the answer is noted with the provider. Returns at
+    once."""
     runtime.calls.get().soon(probing.begin, provider_id, model_id)
 
 
@@ -63,34 +65,39 @@ def advance_due() -> None:
 
 @shared_task
 def work_maintenance() -> None:
-    """When something is asked of the background sub-agent, and every two seconds. Returns at once."""
+    """When something is asked of the background sub-agent, and every two seconds. Returns at
+    once."""
     if queue.due(database_now(), 1):
         runtime.calls.get().soon(_maintenance.get().manager.look)
 
 
 @shared_task
 def regulate_energy() -> None:
-    """Every two seconds: what the background sub-agent has used is charged, and its work follows the level."""
+    """Every two seconds: what the background sub-agent has used is charged, and its work follows
+    the level."""
     energy.regulate()
 
 
 @shared_task
 def try_due() -> None:
-    """Every minute: ask for trials of servers that are to be tried by the clock, or call themselves another version."""
+    """Every minute: ask for trials of servers that are to be tried by the clock, or call themselves
+    another version."""
     if asked := repeating.ask_due(timezone.now()):
         log.info("trials_due", servers=asked)
 
 
 @shared_task
 def propose_images() -> None:
-    """Every ten minutes: where newer versions shall be proposed, ask for the changes to newer container images."""
+    """Every ten minutes: where newer versions shall be proposed, ask for the changes to newer
+    container images."""
     if asked := newer_images.ask_new():
         log.info("images_proposed", servers=asked)
 
 
 @shared_task
 def sweep_headends() -> None:
-    """Every 15 seconds: cancel runs whose clients were lost with their process, and delete old requests."""
+    """Every 15 seconds: cancel runs whose clients were lost with their process, and delete old
+    requests."""
     if any((done := places.sweep()).values()):
         log.info("headends_swept", **done)
 
@@ -118,7 +125,9 @@ class _MaintenanceHere:
 
     def __init__(self) -> None:
         self._calls = runtime.calls.get()
-        self.manager = Manager(self._calls.engine, process_name("worker"), may_begin=energy.may_begin)
+        self.manager = Manager(
+            self._calls.engine, process_name("worker"), may_begin=energy.may_begin
+        )
 
     def close(self) -> None:
         self._calls.finish(self.manager.stop())
@@ -150,7 +159,8 @@ def _free_predecessors(**_: object) -> None:
 
 @worker_init.connect
 def load_early(sender: Any, **_: object) -> None:
-    """Load for the first run while Celery still starts: a question may wait already, and nothing takes longer.
+    """Load for the first run while Celery still starts: a question may wait already, and nothing
+    takes longer.
 
     Not in a process that will be forked: a module may be half imported then.
     """
@@ -186,8 +196,13 @@ _warming = threading.Lock()  # held from the first warm-up on
 
 
 def _warm_if_used() -> None:
-    """Once there is an expert tool, load in a thread what its first run would have to wait for (5 s of work)."""
-    if not _warming.locked() and ExpertTool.objects.filter(enabled=True).exists() and _warming.acquire(blocking=False):
+    """Once there is an expert tool, load in a thread what its first run would have to wait for (5 s
+    of work)."""
+    if (
+        not _warming.locked()
+        and ExpertTool.objects.filter(enabled=True).exists()
+        and _warming.acquire(blocking=False)
+    ):
         threading.Thread(target=_load, name="warm-up", daemon=True).start()
 
 

@@ -1,18 +1,20 @@
-"""``make test``: the suite on SQLite and on PostgreSQL at the same time, so that one leg works while another waits.
+"""``make test``: the suite on SQLite and on PostgreSQL at the same time, so that one leg works
+while another waits.
 
 The run is red for defects only:
 
-* A test that failed runs again at the end, alone, up to twice. If it passes then it is *unstable*: it is listed with its
-  first failure, and the run stays green unless there are more than ten of them. A test that hung does not run again.
+* A test that failed runs again at the end, alone, up to twice. If it passes then it is *unstable*:
+  it is listed with its first failure, and the run stays green unless there are more than ten of
+  them. A test that hung does not run again.
 * The run stops after twenty failures or one hour, and prints its summary.
 
-The output of the first leg is printed immediately, that of the others when all legs have ended. The last lines list the
-failed tests, the reasons, and a command that runs only these. Other arguments are passed to pytest in every leg, for
-example ``python -m tests -k name``.
+The output of the first leg is printed immediately, that of the others when all legs have ended. The
+last lines list the failed tests, the reasons, and a command that runs only these. Other arguments
+are passed to pytest in every leg, for example ``python -m tests -k name``.
 
-``--all`` includes the tests that are marked exhaustive. ``--kept FOLDER`` leaves out the tests that passed in an earlier run
-with the same folder (``tests/everything.py``). ``--stress N`` runs a selection N times while other processes keep the
-machine busy (``tests/stress.py``).
+``--all`` includes the tests that are marked exhaustive. ``--kept FOLDER`` leaves out the tests that
+passed in an earlier run with the same folder (``tests/everything.py``). ``--stress N`` runs a
+selection N times while other processes keep the machine busy (``tests/stress.py``).
 """
 
 from __future__ import annotations
@@ -82,7 +84,12 @@ class Leg:
         note = ", shown when all are done" if self.output else ""
         print(f"== Suite on {self.name}{note}", flush=True)
         # Each leg has its own cache, because different tests may have failed last in each.
-        own = ["-o", f"cache_dir=.pytest_cache/{self.name}", f"--results={self.path}", f"--maxfail={MOST_FAILURES}"]
+        own = [
+            "-o",
+            f"cache_dir=.pytest_cache/{self.name}",
+            f"--results={self.path}",
+            f"--maxfail={MOST_FAILURES}",
+        ]
         own += [f"--passed={path}" for path in self.earlier]
         self.process = subprocess.Popen(
             [*PYTEST, *self.options, *own, *arguments],
@@ -93,7 +100,8 @@ class Leg:
         )
 
     def try_again(self, tests: Sequence[str], number: int, seconds: float) -> dict[str, Result]:
-        """Run these tests alone, one after the other; return the results of those that ended in time."""
+        """Run these tests alone, one after the other; return the results of those that ended in
+        time."""
         path = self.folder / f"{self.name}-again-{number}.jsonl"
         options = [option for option in self.options if not option.startswith("--workers")]
         command = [*PYTEST, *options, "-p", "no:cacheprovider", f"--results={path}", *tests]
@@ -120,7 +128,9 @@ class Outcome:
     @property
     def broken(self) -> bool:
         """Whether it ended for another reason than that all its tests have run."""
-        return self.code not in (0, 1, NOTHING_TO_DO) or (self.code == 1 and not (self.failed or self.unstable))
+        return self.code not in (0, 1, NOTHING_TO_DO) or (
+            self.code == 1 and not (self.failed or self.unstable)
+        )
 
 
 def main(given: list[str]) -> int:
@@ -132,14 +142,24 @@ def main(given: list[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--all", action="store_true", help="include the exhaustive tests")
-    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="leave out what passed in a run with this folder")
-    parser.add_argument("--stress", type=int, metavar="N", help="run the selected tests N times on a busy machine")
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FOLDER",
+        help="leave out what passed in a run with this folder",
+    )
+    parser.add_argument(
+        "--stress", type=int, metavar="N", help="run the selected tests N times on a busy machine"
+    )
     options, arguments = parser.parse_known_args(given)
     if options.stress:
         return stress.main(options.stress, arguments)
     started = time.monotonic()
     deadline = started + (MOST_SECONDS_OF_ALL if options.all else MOST_SECONDS)
-    print(f"Time limits: for a machine {speed.slowdown():.1f} times slower than the reference.", flush=True)
+    print(
+        f"Time limits: for a machine {speed.slowdown():.1f} times slower than the reference.",
+        flush=True,
+    )
     folder = new_folder(options.kept or RUNS)
     compiled.compile_all()
     with ExitStack() as stack:
@@ -166,7 +186,8 @@ def main(given: list[str]) -> int:
 
 
 def new_folder(runs: Path) -> Path:
-    """For output and results of this run. Those of `make test` stay until a few newer runs have been made."""
+    """For output and results of this run. Those of `make test` stay until a few newer runs have
+    been made."""
     runs.mkdir(parents=True, exist_ok=True)
     earlier = sorted(runs.iterdir(), key=lambda run: run.stat().st_mtime)
     if runs == RUNS:
@@ -176,17 +197,23 @@ def new_folder(runs: Path) -> Path:
 
 
 def options_of_legs(exhaustive: bool) -> list[tuple[str, list[str]]]:
-    """Names and options of pytest. Many tests wait, so there are seven workers for two cores, besides those for PostgreSQL.
+    """Names and options of pytest. Many tests wait, so there are seven workers for two cores,
+    besides those for PostgreSQL.
 
-    Both legs should end at about the same time, or a core has nothing to do while the last workers wait. In the gate, the
-    tests on PostgreSQL take a seventh of the time; with the exhaustive tests they take a quarter.
+    Both legs should end at about the same time, or a core has nothing to do while the last workers
+    wait. In the gate, the tests on PostgreSQL take a seventh of the time; with the exhaustive tests
+    they take a quarter.
     """
     on_postgres = CORES if exhaustive else 1
-    return [("SQLite", [f"--workers={7 * CORES // 2}"]), ("PostgreSQL", [f"--workers={on_postgres}", "--postgres"])]
+    return [
+        ("SQLite", [f"--workers={7 * CORES // 2}"]),
+        ("PostgreSQL", [f"--workers={on_postgres}", "--postgres"]),
+    ]
 
 
 def environment() -> dict[str, str]:
-    """Of each pytest: compiled modules are kept, or each worker would compile the whole product for itself."""
+    """Of each pytest: compiled modules are kept, or each worker would compile the whole product for
+    itself."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -211,7 +238,8 @@ def watch(legs: Sequence[Leg], deadline: float) -> str:
 
 @contextmanager
 def signals_passed_on(legs: Sequence[Leg]) -> Iterator[None]:
-    """A terminal interrupts every pytest as well, and they end in order; a SIGTERM reaches this process only."""
+    """A terminal interrupts every pytest as well, and they end in order; a SIGTERM reaches this
+    process only."""
 
     def terminate(*_: object) -> None:
         for leg in legs:
@@ -226,7 +254,8 @@ def signals_passed_on(legs: Sequence[Leg]) -> Iterator[None]:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a pytest, so that it cleans up and writes its summary; kill it if it does not end."""
+    """Interrupt a pytest, so that it cleans up and writes its summary; kill it if it does not
+    end."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(timeout=GRACE)
@@ -254,14 +283,21 @@ def run_failed_again(outcomes: Sequence[Outcome], deadline: float) -> None:
             tests = [result.test for result in outcome.failed if result.again]
             seconds = deadline - time.monotonic()
             if tests and seconds > 0:
-                print(f"\n== {outcome.leg.name}: {len(tests)} failed tests run again, alone (try {number})", flush=True)
+                print(
+                    f"\n== {outcome.leg.name}: {len(tests)} failed tests run again, alone (try {number})",
+                    flush=True,
+                )
                 again = outcome.leg.try_again(tests, number, seconds)
-                passed = [r for r in outcome.failed if r.test in again and again[r.test].outcome == PASSED]
+                passed = [
+                    r for r in outcome.failed if r.test in again and again[r.test].outcome == PASSED
+                ]
                 outcome.unstable += passed
                 outcome.failed = [result for result in outcome.failed if result not in passed]
 
 
-def summarize(outcomes: Sequence[Outcome], stopped_because: str, *, whole: bool, seconds: float) -> int:
+def summarize(
+    outcomes: Sequence[Outcome], stopped_because: str, *, whole: bool, seconds: float
+) -> int:
     """Print the result of the run, with the most important lines last; return the exit code."""
     print(f"\n== Summary; output and results are in {outcomes[0].leg.folder}")
     for outcome in outcomes:
@@ -287,9 +323,15 @@ def summarize(outcomes: Sequence[Outcome], stopped_because: str, *, whole: bool,
     counts = sum((started.count(outcome.leg.started) for outcome in outcomes), Counter())
     print(f"Processes started: {counts[started.SITE]} of the site, {counts[started.OTHER]} others")
     cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{unstable} unstable; {seconds:.0f} s, {cpu.ru_utime + cpu.ru_stime:.0f} s of processor time")
+    print(
+        f"{unstable} unstable; {seconds:.0f} s, {cpu.ru_utime + cpu.ru_stime:.0f} s of processor time"
+    )
     before = sum(outcome.before for outcome in outcomes)
-    others = [f"{count} {word}" for count, word in ((skipped, "skipped"), (before, "passed before")) if count]
+    others = [
+        f"{count} {word}"
+        for count, word in ((skipped, "skipped"), (before, "passed before"))
+        if count
+    ]
     print(", ".join([f"{passed} passed, {failed} failed", *others]), flush=True)
     return 1 if failed or problems else 0
 
@@ -299,9 +341,13 @@ def print_unexplained(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         slowest = results.slowest_files(results.read(outcome.leg.path), SLOWEST)
         found = [f"{file} {took:.0f} s" for file, took in slowest if took > SLOW_SECONDS]
-        unexplained = [words for words in found if words.partition(" ")[0].removeprefix("tests/") not in SLOW]
+        unexplained = [
+            words for words in found if words.partition(" ")[0].removeprefix("tests/") not in SLOW
+        ]
         if unexplained:
-            print(f"Slow on {outcome.leg.name}, without a reason in tests/legs.py: {', '.join(unexplained)}")
+            print(
+                f"Slow on {outcome.leg.name}, without a reason in tests/legs.py: {', '.join(unexplained)}"
+            )
 
 
 def print_failures(outcome: Outcome) -> None:

@@ -1,6 +1,8 @@
-"""Compiles the product and the tests before the workers of a run start, or each of them would do it for itself.
+"""Compiles the product and the tests before the workers of a run start, or each of them would do it
+for itself.
 
-In a new checkout this is 9 seconds of CPU for each worker. Later runs compile only what has changed.
+In a new checkout this is 9 seconds of CPU for each worker. Later runs compile only what has
+changed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 # pytest has no public way to rewrite the assertions of a module that it does not import.
-from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, _rewrite_test, _write_pyc_fp, get_cache_dir
+from _pytest.assertion.rewrite import (
+    PYC_TAIL,
+    _read_pyc,
+    _rewrite_test,
+    _write_pyc_fp,
+    get_cache_dir,
+)
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("controlplane", "mcpregistry", "subagents")
@@ -23,7 +31,9 @@ def compile_all() -> None:
     """Compile what is not compiled yet."""
     for package in PACKAGES:
         compileall.compile_dir(HERE.parent / package, quiet=2, workers=CORES)
-    missing = [path for path in rewritten_modules(HERE) if _read_pyc(path, compiled_path(path)) is None]
+    missing = [
+        path for path in rewritten_modules(HERE) if _read_pyc(path, compiled_path(path)) is None
+    ]
     if missing:
         with ProcessPoolExecutor(CORES) as pool:
             list(pool.map(rewrite, missing, chunksize=10))
@@ -40,7 +50,8 @@ def compiled_path(module: Path) -> Path:
 
 
 def rewrite(module: Path) -> None:
-    """Compile one module as pytest would. A module that cannot be compiled is left to pytest, which reports it."""
+    """Compile one module as pytest would. A module that cannot be compiled is left to pytest, which
+    reports it."""
     try:
         source_hash, code = _rewrite_test(module, None)  # type: ignore[arg-type]
     except SyntaxError:

@@ -1,10 +1,12 @@
 """What every test may use: a private site folder, either database, a broker, a browser.
 
 The environment is set before Django reads its settings, so that no test touches the ``var/`` of
-this checkout. ``pytest`` runs on SQLite (a file, as in production), ``pytest --postgres`` on PostgreSQL.
+this checkout. ``pytest`` runs on SQLite (a file, as in production), ``pytest --postgres`` on
+PostgreSQL.
 
 Which database fixture: ``db`` for plain code in one thread; ``live_db`` as soon as another thread,
-``db_call`` or another process must see the rows (with ``db`` the test holds the write lock throughout).
+``db_call`` or another process must see the rows (with ``db`` the test holds the write lock
+throughout).
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _REAL = {name: os.environ.pop(name) for name in list(os.environ) if name.startsw
 os.environ |= {
     name: value
     for name, value in _REAL.items()
-    if name.startswith("SLIPSNISSE_REQUIRE_") or name in ("SLIPSNISSE_NODE", "SLIPSNISSE_HOST_PROGRAMS")
+    if name.startswith("SLIPSNISSE_REQUIRE_")
+    or name in ("SLIPSNISSE_NODE", "SLIPSNISSE_HOST_PROGRAMS")
 }
 VAR = _new_folder()
 os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
@@ -50,7 +53,9 @@ import django
 from django.conf import settings
 
 django.setup()
-assert settings.VAR_DIR == VAR, "settings were read before this file: the tests would touch another site"
+assert settings.VAR_DIR == VAR, (
+    "settings were read before this file: the tests would touch another site"
+)
 
 import pytest
 from django.db import connections
@@ -81,14 +86,16 @@ from tests.origin import Origin
 
 
 def _load_for_all(items: Sequence[pytest.Item]) -> None:
-    """Load in the process that has collected what each worker would load otherwise: seconds of CPU for each."""
+    """Load in the process that has collected what each worker would load otherwise: seconds of CPU
+    for each."""
     reverse("admin:index")  # all addresses and pages of the site: a second
     if any("subagents" in item.path.parts for item in items):
         client.loaded()  # litellm: three seconds
 
 
 def _change_settings() -> None:
-    """Set the content security policy for browsers: Django's live server runs without the ASGI shell, which sets it.
+    """Set the content security policy for browsers: Django's live server runs without the ASGI
+    shell, which sets it.
 
     Passwords are hashed fast. Processes of a site that tests start have their own settings.
     """
@@ -97,7 +104,8 @@ def _change_settings() -> None:
 
 
 def _take_own_folder() -> None:
-    """Give a worker its own site folder and settings; those of the process from which it was forked are shared."""
+    """Give a worker its own site folder and settings; those of the process from which it was forked
+    are shared."""
     global VAR
     atexit.unregister(shutil.rmtree)
     VAR = _new_folder()
@@ -117,10 +125,18 @@ examples.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite")
-    parser.addoption("--results", metavar="FILE", help="write the result of each test to FILE, as lines of JSON")
-    parser.addoption("--workers", type=int, metavar="N", help="run the tests in N processes (tests/workers.py)")
-    parser.addoption("--gate", action="store_true", help="leave out the tests that are marked exhaustive")
+    parser.addoption(
+        "--postgres", action="store_true", help="run on a throw-away PostgreSQL instead of SQLite"
+    )
+    parser.addoption(
+        "--results", metavar="FILE", help="write the result of each test to FILE, as lines of JSON"
+    )
+    parser.addoption(
+        "--workers", type=int, metavar="N", help="run the tests in N processes (tests/workers.py)"
+    )
+    parser.addoption(
+        "--gate", action="store_true", help="leave out the tests that are marked exhaustive"
+    )
     parser.addoption(
         "--passed",
         metavar="FILE",
@@ -128,7 +144,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         help="leave out the tests that passed according to FILE, written by --results",
     )
-    parser.addoption("--part", choices=[legs.MEASURED, legs.OTHERS], help="the rooms that are measured, or the rest")
+    parser.addoption(
+        "--part",
+        choices=[legs.MEASURED, legs.OTHERS],
+        help="the rooms that are measured, or the rest",
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -147,13 +167,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if writer := results.plugin(config):
         config.pluginmanager.register(writer)
     if count := config.getoption("--workers"):
-        config.pluginmanager.register(workers.Workers(config, count, _load_for_all, _take_own_folder))
+        config.pluginmanager.register(
+            workers.Workers(config, count, _load_for_all, _take_own_folder)
+        )
     _forget_our_settings(config)
 
 
 def _forget_our_settings(config: pytest.Config) -> None:
-    """pytest-xdist's workers inherit our environment, and with it pytest-django would load their settings
-    before this file has given each of them a folder of its own."""
+    """pytest-xdist's workers inherit our environment, and with it pytest-django would load their
+    settings before this file has given each of them a folder of its own."""
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         for name in ("DJANGO_SETTINGS_MODULE", "SLIPSNISSE_VAR"):
             os.environ.pop(name, None)
@@ -168,7 +190,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
-    """What is here now stays, so the garbage collector need not walk it between tests; and it looks as seldom as a site's."""
+    """What is here now stays, so the garbage collector need not walk it between tests; and it looks
+    as seldom as a site's."""
     gc.freeze()
     gc.set_threshold(*collector.THRESHOLDS)
     gc.enable()
@@ -176,7 +199,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not to run here, and put the files that take longest first, so that none of them is the last."""
+    """Leave out what is not to run here, and put the files that take longest first, so that none of
+    them is the last."""
     left_out = set(_left_out(config, items))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -185,9 +209,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _left_out(config: pytest.Config, items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the tests that do not run here. If a program is missing, the header lists it; CI fails instead."""
+    """Yield the tests that do not run here. If a program is missing, the header lists it; CI fails
+    instead."""
     yield from (item for item in items if any(tool.missed_by(item) for tool in externals.ALL))
-    yield from legs.of_sqlite_alone(items) if config.getoption("--postgres") else legs.of_postgres_alone(items)
+    yield from (
+        legs.of_sqlite_alone(items)
+        if config.getoption("--postgres")
+        else legs.of_postgres_alone(items)
+    )
     if config.getoption("--gate"):
         yield from legs.of_test_all_alone(items, postgres=config.getoption("--postgres"))
     passed = results.passed(Path(path) for path in config.getoption("--passed"))
@@ -195,16 +224,22 @@ def _left_out(config: pytest.Config, items: list[pytest.Item]) -> Iterator[pytes
 
 
 @pytest.fixture(scope="session")
-def database_server(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[postgres.Postgres | None]:
-    """``connections["default"]`` leads to a migrated database that only this process and its children know.
+def database_server(
+    request: pytest.FixtureRequest, django_db_blocker: Any
+) -> Iterator[postgres.Postgres | None]:
+    """``connections["default"]`` leads to a migrated database that only this process and its
+    children know.
 
-    Yields the PostgreSQL behind it, None for SQLite's file. Who stops it starts it again before the test ends.
+    Yields the PostgreSQL behind it, None for SQLite's file. Who stops it starts it again before the
+    test ends.
     """
     with ExitStack() as stack, django_db_blocker.unblock():
         vendor = "postgresql" if request.config.getoption("--postgres") else "sqlite"
         kept = migrated.Kept(vendor)
         with kept.found() as found:
-            server = stack.enter_context(postgres.running(found)) if vendor == "postgresql" else None
+            server = (
+                stack.enter_context(postgres.running(found)) if vendor == "postgresql" else None
+            )
             data = server.data if server else VAR / "test.sqlite3"
             if found and not server:
                 shutil.copy(found, data)
@@ -231,12 +266,14 @@ def _lead_to(url: str, data: Path) -> None:
 def django_db_setup(
     django_test_environment: None, database_server: postgres.Postgres | None, django_db_blocker: Any
 ) -> Iterator[Origin]:
-    """Always make the database: pytest-django's own does not see that a module's fixture needs it."""
+    """Always make the database: pytest-django's own does not see that a module's fixture needs
+    it."""
     with django_db_blocker.unblock():
         origin = Origin.remember()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: origin.restore())
-        # Django would connect anew after each, for what a rolled back transaction undoes of a connection's settings.
+        # Django would connect anew after each, for what a rolled back transaction undoes of a
+        # connection's settings.
         patch.setattr(TransactionTestCase, "_should_reload_connections", lambda _: False)
         yield origin
 
@@ -251,7 +288,8 @@ def _signals_as_found() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _database_threads_connect_at_once() -> Iterator[None]:
-    """A thread keeps its connection, so whether a call asks for one hangs on the tests before: here, always."""
+    """A thread keeps its connection, so whether a call asks for one hangs on the tests before:
+    here, always."""
 
     def asks(function: Any, args: Any, kwargs: Any) -> Any:
         connections["default"].ensure_connection()
@@ -264,9 +302,11 @@ def _database_threads_connect_at_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _database_clock_read_at_first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL's clock is read every ten seconds: not by chance among the questions that a test counts, and no test
-    goes by what the clock said to the one before. It is this machine's own."""
+def _database_clock_read_at_first(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's clock is read every ten seconds: not by chance among the questions that a test
+    counts, and no test goes by what the clock said to the one before. It is this machine's own."""
     if request.config.getoption("--postgres"):
         db.note_clock(datetime.now(UTC), time.monotonic())
         monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)
@@ -274,7 +314,8 @@ def _database_clock_read_at_first(request: pytest.FixtureRequest, monkeypatch: p
 
 @pytest.fixture(scope="session", autouse=True)
 def _static_files_found_once() -> Iterator[None]:
-    """Each Client makes its middleware anew; looking through all static files is most of what that costs."""
+    """Each Client makes its middleware anew; looking through all static files is most of what that
+    costs."""
     found: dict[str, Any] = {}
     look = ServeStaticMiddleware.add_files_from_finders
 
@@ -291,7 +332,8 @@ def _static_files_found_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _templates_render_as_they_do_in_production(django_test_environment: None) -> Iterator[None]:
-    """Django's tests keep a copy of every context, a fifth of what a page of the admin costs; few look at one."""
+    """Django's tests keep a copy of every context, a fifth of what a page of the admin costs; few
+    look at one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Template, "_render", _rendered)
         yield
@@ -350,7 +392,8 @@ def broker() -> Iterator[str]:
 def browser() -> Iterator[Any]:
     """A real Chromium (Playwright's synchronous API, so no async tests in the same module)."""
     with pytest.MonkeyPatch.context() as patch:
-        # Playwright keeps an event loop running in this thread; Django would refuse the ORM beside it.
+        # Playwright keeps an event loop running in this thread; Django would refuse the ORM beside
+        # it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         with externals.chromium() as launched:
             yield launched

@@ -1,7 +1,8 @@
 """``make test-all``: all checks, in stages, with a report at the end. It takes about an hour.
 
-With ``--continue`` (``make test-all ARGS=--continue``), stages and single tests that passed for the same state of the code
-do not run again. The results are kept in ``~/.cache/slipsnisse-tests/all``, outside of the checkout.
+With ``--continue`` (``make test-all ARGS=--continue``), stages and single tests that passed for the
+same state of the code do not run again. The results are kept in ``~/.cache/slipsnisse-tests/all``,
+outside of the checkout.
 """
 
 from __future__ import annotations
@@ -38,15 +39,26 @@ def stages(folder: Path) -> list[Stage]:
         Stage("suite on both databases", (*python, "tests", "--all", f"--kept={folder / 'suite'}")),
         Stage("branch coverage", (*python, "pytest", *measured)),
         Stage("kills of a busy site on SQLite", (*python, "tests.fault.kills", "60")),
-        Stage("kills of a busy site on PostgreSQL", (*python, "tests.fault.kills", "60", "--postgres")),
-        Stage("kills during installs, tests and trials on SQLite", (*python, "tests.fault.server_kills", "60")),
+        Stage(
+            "kills of a busy site on PostgreSQL", (*python, "tests.fault.kills", "60", "--postgres")
+        ),
+        Stage(
+            "kills during installs, tests and trials on SQLite",
+            (*python, "tests.fault.server_kills", "60"),
+        ),
         Stage(
             "kills during installs, tests and trials on PostgreSQL",
             (*python, "tests.fault.server_kills", "60", "--postgres"),
         ),
-        Stage("kills of owners of sessions", (*python, "tests.fault.session_kills", "12", "--postgres")),
+        Stage(
+            "kills of owners of sessions",
+            (*python, "tests.fault.session_kills", "12", "--postgres"),
+        ),
         Stage("database faults of a busy site on SQLite", (*python, "tests.fault.outages", "12")),
-        Stage("database faults of a busy site on PostgreSQL", (*python, "tests.fault.outages", "18", "--postgres")),
+        Stage(
+            "database faults of a busy site on PostgreSQL",
+            (*python, "tests.fault.outages", "18", "--postgres"),
+        ),
         Stage("stops of first starts", (*python, "tests.controlplane.stops", "40")),
         Stage("mutants", (*python, "tests.mutants")),
     ]

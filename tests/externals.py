@@ -1,15 +1,18 @@
-"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages, PgBouncer, bubblewrap, hosts.
+"""Programs that the tests use when the machine has them: a Chromium, Node with npm packages,
+PgBouncer, bubblewrap, hosts.
 
-``make test`` leaves their tests out where they are missing and says so in pytest's header.
-CI sets ``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` and ``…_BUBBLEWRAP=1``: then it is an error.
-``SLIPSNISSE_NODE`` names a folder with ``node_modules``; without it, the one that ``.ci/programs`` makes in
-``~/.cache/slipsnisse-tests/node`` is used.
+``make test`` leaves their tests out where they are missing and says so in pytest's header. CI sets
+``SLIPSNISSE_REQUIRE_BROWSER=1``, ``…_NODE=1``, ``…_PGBOUNCER=1`` and ``…_BUBBLEWRAP=1``: then it is
+an error. ``SLIPSNISSE_NODE`` names a folder with ``node_modules``; without it, the one that
+``.ci/programs`` makes in ``~/.cache/slipsnisse-tests/node`` is used.
 
-Each host has a folder of its own below ``SLIPSNISSE_HOST_PROGRAMS``; without it, below ``~/.cache/slipsnisse-tests/hosts``.
-With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error if one of these is missing. The official Python SDK 1.x has a
-virtual environment of its own in ``~/.cache/slipsnisse-tests/python-sdk-1``; ``SLIPSNISSE_REQUIRE_OLDER_SDK=1`` demands it.
-So has the chat client llm, in ``~/.cache/slipsnisse-tests/llm``; ``SLIPSNISSE_REQUIRE_CHAT_CLIENT=1`` demands it.
-Playwright's MCP server is in ``~/.cache/slipsnisse-tests/playwright-mcp``; ``SLIPSNISSE_REQUIRE_PLAYWRIGHT=1`` demands it.
+Each host has a folder of its own below ``SLIPSNISSE_HOST_PROGRAMS``; without it, below
+``~/.cache/slipsnisse-tests/hosts``. With ``SLIPSNISSE_REQUIRE_HOSTS=codex,gemini`` it is an error
+if one of these is missing. The official Python SDK 1.x has a virtual environment of its own in
+``~/.cache/slipsnisse-tests/python-sdk-1``; ``SLIPSNISSE_REQUIRE_OLDER_SDK=1`` demands it. So has
+the chat client llm, in ``~/.cache/slipsnisse-tests/llm``; ``SLIPSNISSE_REQUIRE_CHAT_CLIENT=1``
+demands it. Playwright's MCP server is in ``~/.cache/slipsnisse-tests/playwright-mcp``;
+``SLIPSNISSE_REQUIRE_PLAYWRIGHT=1`` demands it.
 """
 
 from __future__ import annotations
@@ -33,10 +36,16 @@ _BROWSER_LIMIT = 1000 * HANG_LIMIT  # milliseconds, the unit of Playwright
 INSTALLED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipsnisse-tests")
 NODE_FOLDER = Path(os.environ.get("SLIPSNISSE_NODE") or INSTALLED / "node")
 HOST_FOLDER = Path(os.environ.get("SLIPSNISSE_HOST_PROGRAMS") or INSTALLED / "hosts")
-# Each host that can be run without a window, as `connect` names it, and the program of its npm package.
+# Each host that can be run without a window, as `connect` names it, and the program of its npm
+# package.
 HOST_PROGRAMS = {
-    "claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode", "copilot": "copilot", "qwen": "qwen",
-}  # fmt: skip
+    "claude-code": "claude",
+    "codex": "codex",
+    "gemini": "gemini",
+    "opencode": "opencode",
+    "copilot": "copilot",
+    "qwen": "qwen",
+}
 _PACKAGES = (
     "@modelcontextprotocol/client",
     "@modelcontextprotocol/conformance",
@@ -62,7 +71,10 @@ class External:
         return path
 
     def header(self) -> str:
-        state = self.found or f"NOT FOUND, tests marked '{self.marker}' are left out (they need {self.what})"
+        state = (
+            self.found
+            or f"NOT FOUND, tests marked '{self.marker}' are left out (they need {self.what})"
+        )
         return f"{self.marker}: {state}"
 
     def missed_by(self, item: pytest.Item) -> bool:
@@ -71,13 +83,17 @@ class External:
 
 
 class Hosts(External):
-    """The programs of hosts. A test says in its marker which of them it needs: ``host("codex")``."""
+    """The programs of hosts. A test says in its marker which of them it needs:
+    ``host("codex")``."""
 
     @cached_property
     def programs(self) -> dict[str, Path]:
         """Where each is that is here. Raises pytest.UsageError if one is not that has to be."""
         node = _node_program() is not None
-        at = {slug: HOST_FOLDER / slug / "node_modules" / ".bin" / name for slug, name in HOST_PROGRAMS.items()}
+        at = {
+            slug: HOST_FOLDER / slug / "node_modules" / ".bin" / name
+            for slug, name in HOST_PROGRAMS.items()
+        }
         found = {slug: path for slug, path in at.items() if node and path.exists()}
         wanted = {slug for slug in os.environ.get(self.required_by, "").split(",") if slug}
         if lost := sorted(wanted - set(found)):
@@ -87,8 +103,14 @@ class Hosts(External):
         return found
 
     def header(self) -> str:
-        found, missing = ", ".join(self.programs), ", ".join(sorted(set(HOST_PROGRAMS) - set(self.programs)))
-        said = [found, f"NOT FOUND, their tests are left out (they need {self.what}): {missing}" if missing else ""]
+        found = ", ".join(self.programs)
+        missing = ", ".join(sorted(set(HOST_PROGRAMS) - set(self.programs)))
+        said = [
+            found,
+            f"NOT FOUND, their tests are left out (they need {self.what}): {missing}"
+            if missing
+            else "",
+        ]
         return f"{self.marker}: {'; '.join(filter(None, said))}"
 
     def missed_by(self, item: pytest.Item) -> bool:
@@ -99,15 +121,25 @@ class Hosts(External):
 BROWSER = External("web", "Chromium on the PATH", "SLIPSNISSE_REQUIRE_BROWSER")
 NODE = External("node", f"Node >= 22 and npm packages in {NODE_FOLDER}", "SLIPSNISSE_REQUIRE_NODE")
 PGBOUNCER = External("pgbouncer", "PgBouncer", "SLIPSNISSE_REQUIRE_PGBOUNCER")
-BUBBLEWRAP = External("bubblewrap", "bubblewrap and user namespaces", "SLIPSNISSE_REQUIRE_BUBBLEWRAP")
+BUBBLEWRAP = External(
+    "bubblewrap", "bubblewrap and user namespaces", "SLIPSNISSE_REQUIRE_BUBBLEWRAP"
+)
 OLDER_SDK = External(
-    "older_sdk", f"Python with mcp 1.x in {INSTALLED / 'python-sdk-1'}", "SLIPSNISSE_REQUIRE_OLDER_SDK"
+    "older_sdk",
+    f"Python with mcp 1.x in {INSTALLED / 'python-sdk-1'}",
+    "SLIPSNISSE_REQUIRE_OLDER_SDK",
 )
-CHAT_CLIENT = External("chat_client", f"the chat client llm in {INSTALLED / 'llm'}", "SLIPSNISSE_REQUIRE_CHAT_CLIENT")
+CHAT_CLIENT = External(
+    "chat_client", f"the chat client llm in {INSTALLED / 'llm'}", "SLIPSNISSE_REQUIRE_CHAT_CLIENT"
+)
 PLAYWRIGHT = External(
-    "playwright", f"@playwright/mcp in {INSTALLED / 'playwright-mcp'}", "SLIPSNISSE_REQUIRE_PLAYWRIGHT"
+    "playwright",
+    f"@playwright/mcp in {INSTALLED / 'playwright-mcp'}",
+    "SLIPSNISSE_REQUIRE_PLAYWRIGHT",
 )
-HOSTS = Hosts("host", f"Node >= 22 and npm packages below {HOST_FOLDER}", "SLIPSNISSE_REQUIRE_HOSTS")
+HOSTS = Hosts(
+    "host", f"Node >= 22 and npm packages below {HOST_FOLDER}", "SLIPSNISSE_REQUIRE_HOSTS"
+)
 ALL = (BROWSER, NODE, PGBOUNCER, BUBBLEWRAP, OLDER_SDK, CHAT_CLIENT, PLAYWRIGHT, HOSTS)
 
 
@@ -137,7 +169,9 @@ def chromium() -> Iterator[Any]:
     expect.set_options(timeout=_BROWSER_LIMIT)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(BROWSER.found), args=sandbox, timeout=_BROWSER_LIMIT)
+        browser = playwright.chromium.launch(
+            executable_path=str(BROWSER.found), args=sandbox, timeout=_BROWSER_LIMIT
+        )
         for name in ("new_context", "new_page"):
             setattr(browser, name, _patient(getattr(browser, name)))
         yield browser
@@ -199,11 +233,18 @@ def _node_program() -> Path | None:
     path = str(own) if own.exists() else shutil.which("node")
     if path is None:
         return None
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     return Path(path) if int(version.lstrip("v").split(".")[0] or 0) >= 22 else None
 
 
 _FIND = {
-    "web": _browser, "node": _node, "pgbouncer": _pgbouncer, "bubblewrap": _bubblewrap, "older_sdk": _older_sdk,
-    "chat_client": _chat_client, "playwright": _playwright,
-}  # fmt: skip
+    "web": _browser,
+    "node": _node,
+    "pgbouncer": _pgbouncer,
+    "bubblewrap": _bubblewrap,
+    "older_sdk": _older_sdk,
+    "chat_client": _chat_client,
+    "playwright": _playwright,
+}

@@ -1,8 +1,8 @@
 """Work on foreign text inside a write transaction, counted in every test.
 
-Definitions, schemas and registry entries come from servers that may be hostile. A transaction that scans, checks or
-compiles one keeps all other writes waiting on SQLite, so it is done before. ``watch`` wraps the functions that do such
-work; ``offences`` is what they were caught at.
+Definitions, schemas and registry entries come from servers that may be hostile. A transaction that
+scans, checks or compiles one keeps all other writes waiting on SQLite, so it is done before.
+``watch`` wraps the functions that do such work; ``offences`` is what they were caught at.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from typing import Any
 from django.db import connections
 
 offences: list[str] = []
-# The schemas of an expert tool are the operator's own, and work on them is bounded. A generated site is made in one transaction.
-_ALLOWED = ("subagents/services/runs.py", "subagents/services/experts.py", "tests/fakes/generated.py")
+# The schemas of an expert tool are the operator's own, and work on them is bounded. A generated
+# site is made in one transaction.
+_ALLOWED = (
+    "subagents/services/runs.py",
+    "subagents/services/experts.py",
+    "tests/fakes/generated.py",
+)
 
 
 def watch() -> None:
@@ -46,9 +51,14 @@ def _watched(work: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(work)
     def watched(*args: Any, **kwargs: Any) -> Any:
         if in_transaction():
-            callers = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_stack(limit=12)[:-1]]
+            callers = [
+                f"{frame.filename}:{frame.lineno}"
+                for frame in traceback.extract_stack(limit=12)[:-1]
+            ]
             if not any(allowed in caller for allowed in _ALLOWED for caller in callers):
-                offences.append(f"{work.__qualname__} ran inside a transaction:\n" + "\n".join(callers))
+                offences.append(
+                    f"{work.__qualname__} ran inside a transaction:\n" + "\n".join(callers)
+                )
         return work(*args, **kwargs)
 
     return watched

@@ -1,20 +1,24 @@
-"""Starts processes of the site by forking one that has imported it already: 0.1 s instead of 2 to 4 s of CPU.
+"""Starts processes of the site by forking one that has imported it already: 0.1 s instead of 2 to 4
+s of CPU.
 
-A tree of processes, which begins with the first request of a test process and ends with it. Workers that are forked from a
-process that has called ``start_root`` share a tree:
+A tree of processes, which begins with the first request of a test process and ends with it. Workers
+that are forked from a process that has called ``start_root`` share a tree:
 
 * the *root* has imported the libraries that need no settings, and what of the site is pure;
-* a *branch* is forked from the root for each kind of program and each environment that matters to an import. It takes
-  the environment and imports the site with it, as the program itself would at its start; then it waits. All sites share it;
-* a *leaf* is forked from a branch for each process that a test asks for. It is what the command line would have
-  started: its own pid, descriptors, directory, arguments, environment, session, and exit code. It reads the settings of its
-  own site, and ends with the process that asked for it.
+* a *branch* is forked from the root for each kind of program and each environment that matters to
+  an import. It takes the environment and imports the site with it, as the program itself would at
+  its start; then it waits. All sites share it;
+* a *leaf* is forked from a branch for each process that a test asks for. It is what the command
+  line would have started: its own pid, descriptors, directory, arguments, environment, session, and
+  exit code. It reads the settings of its own site, and ends with the process that asked for it.
 
-Nothing runs in root and branches but one thread without an event loop or a database connection; a branch looks
-before it forks. Requests and exit codes pass over unix sockets, descriptors with them (SCM_RIGHTS).
+Nothing runs in root and branches but one thread without an event loop or a database connection; a
+branch looks before it forks. Requests and exit codes pass over unix sockets, descriptors with them
+(SCM_RIGHTS).
 
 Real command lines stay under test in ``controlplane/test_up.py``, ``gateway/test_stdio.py``,
-``gateway/test_handshake_cache.py``, ``gateway/test_hosts.py``, ``e2e/test_inspector.py``, ``subagents/test_runmcp_config.py``.
+``gateway/test_handshake_cache.py``, ``gateway/test_hosts.py``, ``e2e/test_inspector.py``,
+``subagents/test_runmcp_config.py``.
 """
 
 from __future__ import annotations
@@ -52,34 +56,88 @@ ROOT = Path(__file__).resolve().parent.parent
 _LARGEST = 1 << 20  # bytes of one request: arguments and environment
 _HIGH = 500  # received descriptors are put out of the way of those that they shall become
 _KINDS = {  # by the last word of the module's name
-    "web": "web", "without_lanes": "web", "celery": "worker", "worker": "worker", "runmcp": "runmcp",
-}  # fmt: skip
+    "web": "web",
+    "without_lanes": "web",
+    "celery": "worker",
+    "worker": "worker",
+    "runmcp": "runmcp",
+}
 _PROGRAM = "program"  # whatever else: a test's own, given with -c or -m
 PREDECESSOR = "SLIPSNISSE_PREDECESSOR"
 PRELOAD = "TESTS_PRELOAD"  # modules that a branch with this in its environment imports as well
-# What matters to an import: tests that differ in something else share a branch, as its leaves read that.
+# What matters to an import: tests that differ in something else share a branch, as its leaves read
+# that.
 _EARLY = re.compile(r"(SLIPSNISSE|DJANGO|MCP|CELERY|DATABASE|EMAIL|PYTHON|TESTS)_?[A-Z_]*")
 # Of these, what is looked up when it is used, in the settings or in the environment; see take_site.
 _LATE = (
-    PREDECESSOR, "SLIPSNISSE_HOLD", "SLIPSNISSE_PASS_ENV", "SLIPSNISSE_FAILPOINT", "SLIPSNISSE_BACKUP_PASSPHRASE",
-    "SLIPSNISSE_DOORS", "SLIPSNISSE_ORIGINS", "SLIPSNISSE_PEER_ADDRESS",
-)  # fmt: skip
-# What only settings read, and nothing that is imported keeps: leaves read them again, each for its own site.
+    PREDECESSOR,
+    "SLIPSNISSE_HOLD",
+    "SLIPSNISSE_PASS_ENV",
+    "SLIPSNISSE_FAILPOINT",
+    "SLIPSNISSE_BACKUP_PASSPHRASE",
+    "SLIPSNISSE_DOORS",
+    "SLIPSNISSE_ORIGINS",
+    "SLIPSNISSE_PEER_ADDRESS",
+)
+# What only settings read, and nothing that is imported keeps: leaves read them again, each for its
+# own site.
 _SITES = ("SLIPSNISSE_VAR", "DATABASE_URL", "SLIPSNISSE_KEYS", "SLIPSNISSE_SECRET_KEY")
 _LIBRARIES = (
-    "django.core.management", "django.db", "django.http", "django.template", "pydantic",
-    "jsonschema_rs", "msgspec.json", "cryptography.hazmat.primitives.ciphers.aead", "structlog", "yaml",
-    "mcp.server", "mcp.server.stdio", "mcp.client.session", "uvicorn", "httptools", "uvloop", "aiohttp", "httpx2",
-    "websockets", "celery.app", "celery.bin.celery", "celery.apps.worker", "celery.worker.worker",
-    "kombu.transport.redis", "redis", "prometheus_client", "anyio._backends._asyncio", "psycopg", "psycopg_pool", "jinja2",
-    "markdown_it", "segno", "servestatic", "environ", "sqlite3", "smtplib", "tomllib", "statistics",
-)  # fmt: skip
-_PURE = ("mcpregistry.domain", "subagents.domain")  # of the site, what may know neither settings nor environment
+    "django.core.management",
+    "django.db",
+    "django.http",
+    "django.template",
+    "pydantic",
+    "jsonschema_rs",
+    "msgspec.json",
+    "cryptography.hazmat.primitives.ciphers.aead",
+    "structlog",
+    "yaml",
+    "mcp.server",
+    "mcp.server.stdio",
+    "mcp.client.session",
+    "uvicorn",
+    "httptools",
+    "uvloop",
+    "aiohttp",
+    "httpx2",
+    "websockets",
+    "celery.app",
+    "celery.bin.celery",
+    "celery.apps.worker",
+    "celery.worker.worker",
+    "kombu.transport.redis",
+    "redis",
+    "prometheus_client",
+    "anyio._backends._asyncio",
+    "psycopg",
+    "psycopg_pool",
+    "jinja2",
+    "markdown_it",
+    "segno",
+    "servestatic",
+    "environ",
+    "sqlite3",
+    "smtplib",
+    "tomllib",
+    "statistics",
+)
+# of the site, what may know neither settings nor environment
+_PURE = ("mcpregistry.domain", "subagents.domain")
 _EXPERTS = "subagents.runs.tool_source"  # every engine asks for it
 _SITE = {
     "web": ("controlplane.asgi", _EXPERTS, "uvicorn.server", "uvicorn.lifespan.on"),
-    "worker": ("controlplane.celery", "mcpregistry.tasks", "subagents.tasks", "mcpregistry.calls.engine"),
-    "runmcp": ("mcpregistry.management.commands.runmcp", "mcpregistry.gateway.stdio.server", _EXPERTS),
+    "worker": (
+        "controlplane.celery",
+        "mcpregistry.tasks",
+        "subagents.tasks",
+        "mcpregistry.calls.engine",
+    ),
+    "runmcp": (
+        "mcpregistry.management.commands.runmcp",
+        "mcpregistry.gateway.stdio.server",
+        _EXPERTS,
+    ),
     _PROGRAM: ("mcpregistry.calls.engine", _EXPERTS),
 }
 
@@ -97,10 +155,12 @@ class Process:
     """A leaf, with the face of ``subprocess.Popen``."""
 
     def __init__(self, args: Sequence[str], news: socket.socket) -> None:
-        self.args, self._news = list(args), news
+        self.args = list(args)
+        self._news = news
         self.stdout: IO[str] | None = None
         self.returncode: int | None = None
-        self.pid = int(self._hear(4 * HANG_LIMIT) or -1)  # the first of its kind waits for the imports
+        # the first of its kind waits for the imports
+        self.pid = int(self._hear(4 * HANG_LIMIT) or -1)
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
             _leaves.append(psutil.Process(self.pid))
 
@@ -119,7 +179,8 @@ class Process:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code; negative for the signal that killed it. Raises subprocess.TimeoutExpired."""
+        """The exit code; negative for the signal that killed it. Raises
+        subprocess.TimeoutExpired."""
         if self.returncode is None:
             try:
                 self.returncode = int(self._hear(timeout))
@@ -151,8 +212,12 @@ class Process:
 class PipedProcess:
     """A leaf behind two pipes, with the face of ``asyncio.subprocess.Process``."""
 
-    def __init__(self, process: Process, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader) -> None:
-        self._process, self.stdin, self.stdout = process, stdin, stdout
+    def __init__(
+        self, process: Process, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
+    ) -> None:
+        self._process = process
+        self.stdin = stdin
+        self.stdout = stdout
         self.pid = process.pid
 
     @property
@@ -172,28 +237,46 @@ class PipedProcess:
 
 
 def popen(
-    args: Sequence[str], *, env: Mapping[str, str], cwd: Path | str = ROOT, stdin: int | IO[Any] | None = None,
-    stdout: int | IO[Any] | None = None, stderr: int | IO[Any] | None = None, pass_fds: Sequence[int] = (),
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | str = ROOT,
+    stdin: int | IO[Any] | None = None,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    pass_fds: Sequence[int] = (),
     start_new_session: bool = False,
-) -> Process:  # fmt: skip
-    """As ``subprocess.Popen`` of ``[sys.executable, *args]``; args begin with ``manage.py``, ``-m`` or ``-c``.
+) -> Process:
+    """As ``subprocess.Popen`` of ``[sys.executable, *args]``; args begin with ``manage.py``, ``-m``
+    or ``-c``.
 
-    A program that is no process of the site finds Django set up; ``django.setup()`` once more does no harm.
-    Of pipes, only one for text at ``stdout``.
+    A program that is no process of the site finds Django set up; ``django.setup()`` once more does
+    no harm. Of pipes, only one for text at ``stdout``.
     """
     if stdout == subprocess.PIPE:
         ours_out, theirs_out = os.pipe()
         with os.fdopen(theirs_out, "wb", 0) as end:
             process = popen(
-                args, env=env, cwd=cwd, stdin=stdin, stdout=end, stderr=stderr, pass_fds=pass_fds,
+                args,
+                env=env,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=end,
+                stderr=stderr,
+                pass_fds=pass_fds,
                 start_new_session=start_new_session,
-            )  # fmt: skip
+            )
         process.stdout = os.fdopen(ours_out)
         return process
     standard = [_number(given, usual) for usual, given in enumerate((stdin, stdout, stderr))]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        job = {"args": list(args), "cwd": str(cwd), "become": [0, 1, 2, *pass_fds], "session": start_new_session}
+        job = {
+            "args": list(args),
+            "cwd": str(cwd),
+            "become": [0, 1, 2, *pass_fds],
+            "session": start_new_session,
+        }
         job["env"] = {name: value for name, value in env.items() if name != "PYTEST_CURRENT_TEST"}
         started.note(args, site=args[0] == "manage.py" or _kind(args) != _PROGRAM)
         _ask(_branch(_kind(args), _early(env)), job, [theirs.fileno(), *standard, *pass_fds])
@@ -204,7 +287,8 @@ async def piped(
     args: Sequence[str], *, env: Mapping[str, str], cwd: Path | str, stderr: IO[Any], limit: int
 ) -> PipedProcess:
     """As ``asyncio.create_subprocess_exec`` with pipes at stdin and stdout."""
-    (their_in, our_in), (our_out, their_out) = os.pipe(), os.pipe()
+    (their_in, our_in) = os.pipe()
+    (our_out, their_out) = os.pipe()
     try:
         process = await asyncio.to_thread(
             popen, args, env=env, cwd=cwd, stdin=their_in, stdout=their_out, stderr=stderr
@@ -214,8 +298,12 @@ async def piped(
         os.close(their_out)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(our_out, "rb", 0))
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(our_in, "wb", 0))
+    await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(our_out, "rb", 0)
+    )
+    transport, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, os.fdopen(our_in, "wb", 0)
+    )
     return PipedProcess(process, asyncio.StreamWriter(transport, protocol, None, loop), reader)
 
 
@@ -233,16 +321,21 @@ def _kind(args: Sequence[str]) -> str:
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if _EARLY.fullmatch(name) and name not in _LATE}
+    return {
+        name: value for name, value in env.items() if _EARLY.fullmatch(name) and name not in _LATE
+    }
 
 
 _Key = tuple[str, frozenset[tuple[str, str]]]
 
 
 def _key(kind: str, env: Mapping[str, str]) -> _Key:
-    """The kind, and the variables that a branch shares with all its leaves; it has the others from its first request."""
+    """The kind, and the variables that a branch shares with all its leaves; it has the others from
+    its first request."""
     database = env.get("DATABASE_URL", "").partition(":")[0] or "sqlite"
-    shared = {name: value for name, value in env.items() if name not in _SITES} | {"DATABASE_URL": database}
+    shared = {name: value for name, value in env.items() if name not in _SITES} | {
+        "DATABASE_URL": database
+    }
     return kind, frozenset(shared.items())
 
 
@@ -252,7 +345,8 @@ _branches: dict[_Key, socket.socket] = {}
 
 
 def _branch(kind: str, env: Mapping[str, str]) -> socket.socket:
-    """This process's control socket of the branch for this kind and environment; made when first asked for."""
+    """This process's control socket of the branch for this kind and environment; made when first
+    asked for."""
     with _lock:
         key = _key(kind, env)
         if key not in _branches:
@@ -266,7 +360,8 @@ def _branch(kind: str, env: Mapping[str, str]) -> socket.socket:
 
 
 def start_root() -> socket.socket:
-    """Start the root unless it runs, and return its control socket. Processes that are forked from now on share it."""
+    """Start the root unless it runs, and return its control socket. Processes that are forked from
+    now on share it."""
     global _root
     if _root is None:
         _root, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -279,7 +374,8 @@ def start_root() -> socket.socket:
 
 
 def _leave_branches() -> None:
-    """Each branch ends the leaves of this process. When it has done so, it closes its end of the control socket."""
+    """Each branch ends the leaves of this process. When it has done so, it closes its end of the
+    control socket."""
     for control in _branches.values():
         with control, contextlib.suppress(OSError):  # it has gone
             control.shutdown(socket.SHUT_WR)
@@ -318,10 +414,11 @@ class Leaf:
 
 
 class Forker:
-    """Forks for each request on one of its ``controls``. When a leaf ends, it sends the exit code to the socket of its request.
+    """Forks for each request on one of its ``controls``. When a leaf ends, it sends the exit code
+    to the socket of its request.
 
-    The first control belongs to the process that started this one, and they end together. A branch gets one more for each
-    test process that uses it.
+    The first control belongs to the process that started this one, and they end together. A branch
+    gets one more for each test process that uses it.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -369,7 +466,8 @@ class Forker:
             with theirs:
                 if not self._fork():
                     return Job(job.what, [theirs.detach()])
-        with contextlib.suppress(OSError):  # the branch could not import the site; its next request fails
+        # the branch could not import the site; its next request fails
+        with contextlib.suppress(OSError):
             _ask(self._branches[key], {}, job.descriptors)
         os.close(job.descriptors[0])
         return None
@@ -384,7 +482,9 @@ class Forker:
 
     def _fork(self) -> int:
         """The pid of the new process, and 0 in it."""
-        assert len(os.listdir("/proc/self/task")) == 1, "this process has threads, so it cannot be forked"
+        assert len(os.listdir("/proc/self/task")) == 1, (
+            "this process has threads, so it cannot be forked"
+        )
         parent = os.getpid()
         if pid := os.fork():
             return pid
@@ -403,7 +503,8 @@ class Forker:
                 news.send(str(os.waitstatus_to_exitcode(status)).encode())
 
     def _end_leaves(self, control: socket.socket) -> None:
-        """The process at the other end of this control socket has ended, so its leaves end as well."""
+        """The process at the other end of this control socket has ended, so its leaves end as
+        well."""
         last = control is self._controls[0]
         for pid, leaf in [*self._leaves.items()]:
             if last or leaf.control is control:
@@ -427,14 +528,16 @@ class Forker:
 
 
 def _read_ahead(args: Sequence[str]) -> None:
-    """What each command of ``manage.py`` reads to check the site first is read in the branch, once for all that follow."""
+    """What each command of ``manage.py`` reads to check the site first is read in the branch, once
+    for all that follow."""
     if args and args[0] == "manage.py" and _kind(args) == _PROGRAM:
         with lasting():
             importlib.import_module("controlplane.urls")
 
 
 def die_with(parent: int) -> None:
-    """The kernel ends this process with the thread that forked it, which is its parent's only one."""
+    """The kernel ends this process with the thread that forked it, which is its parent's only
+    one."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -478,7 +581,8 @@ def _become_leaf(job: Job) -> None:
     """Run the program as its command line would, to its end."""
     if job.what["session"]:
         os.setsid()
-    with socket.socket(fileno=job.descriptors[0]) as news:  # from now on it may be signalled, alone or as a group
+    # from now on it may be signalled, alone or as a group
+    with socket.socket(fileno=job.descriptors[0]) as news:
         news.send(str(os.getpid()).encode())
     _only(job.descriptors[1:], job.what["become"])
     os.chdir(job.what["cwd"])
@@ -514,9 +618,11 @@ def _run(args: Sequence[str]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """All that is promised of an end: threads are waited for, what was registered is called, what was said is out.
+    """All that is promised of an end: threads are waited for, what was registered is called, what
+    was said is out.
 
-    Not that each module is taken down: of a site that takes 0.2 s of CPU, as it copies the whole of it first.
+    Not that each module is taken down: of a site that takes 0.2 s of CPU, as it copies the whole of
+    it first.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -532,7 +638,11 @@ def _take_environment(given: dict[str, str]) -> None:
     """Exactly this one, but for what imports of the branch have put into it."""
     from mcpregistry import failpoints
 
-    for name in set(os.environ) - set(given) - {"DJANGO_SETTINGS_MODULE", "SLIPSNISSE_PROCESS", "CELERY_SKIP_CHECKS"}:
+    for name in (
+        set(os.environ)
+        - set(given)
+        - {"DJANGO_SETTINGS_MODULE", "SLIPSNISSE_PROCESS", "CELERY_SKIP_CHECKS"}
+    ):
         del os.environ[name]
     os.environ.update(given)
     failpoints.arm()
@@ -551,7 +661,10 @@ def take_site() -> None:
 
 def _pure() -> Iterator[str]:
     for name in _PURE:
-        yield from (found.name for found in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."))
+        yield from (
+            found.name
+            for found in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}.")
+        )
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""Command lines for hosts that are programs of their own (the SDK's client, the Inspector): what they start is forked.
+"""Command lines for hosts that are programs of their own (the SDK's client, the Inspector): what
+they start is forked.
 
-Such a host gets a small program in place of ``manage.py runmcp``, which hands its standard input and output to a leaf
-of the fork server, passes signals on to it, and ends with its exit code. If it is killed, the leaf is.
+Such a host gets a small program in place of ``manage.py runmcp``, which hands its standard input
+and output to a leaf of the fork server, passes signals on to it, and ends with its exit code. If it
+is killed, the leaf is.
 """
 
 from __future__ import annotations
@@ -29,19 +31,29 @@ class Launcher:
     """Starts leaves with one environment, for whoever runs ``command``."""
 
     def __init__(self, env: Mapping[str, str], listener: socket.socket) -> None:
-        self._env, self._listener = dict(env), listener
+        self._env = dict(env)
+        self._listener = listener
         threading.Thread(target=self._serve, name="launcher", daemon=True).start()
 
     def command(self, *args: str) -> list[str]:
         """In place of ``[sys.executable, *args]``."""
-        return [sys.executable, "-S", "-P", str(Path(__file__)), self._listener.getsockname(), *args]
+        return [
+            sys.executable,
+            "-S",
+            "-P",
+            str(Path(__file__)),
+            self._listener.getsockname(),
+            *args,
+        ]
 
     def parameters(self, *args: str) -> StdioServerParameters:
         """The same for the SDK's client."""
         from mcp import StdioServerParameters
 
         command, *rest = self.command(*args)
-        return StdioServerParameters(command=command, args=rest, cwd=str(Path(__file__).parent.parent))
+        return StdioServerParameters(
+            command=command, args=rest, cwd=str(Path(__file__).parent.parent)
+        )
 
     def _serve(self) -> None:
         with suppress(OSError):  # closed: nobody will come any more
@@ -63,7 +75,9 @@ class Launcher:
                 os.close(each)
             with suppress(OSError):
                 connection.send(str(process.pid).encode())
-            threading.Thread(target=_end_with, args=[connection.dup(), process], daemon=True).start()
+            threading.Thread(
+                target=_end_with, args=[connection.dup(), process], daemon=True
+            ).start()
             code = process.wait()
             with suppress(OSError):
                 connection.send(str(code).encode())

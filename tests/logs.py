@@ -1,7 +1,7 @@
 """What a module logs, whatever became of the logging of the process before.
 
-``structlog.testing.capture_logs`` misses a logger that was used before logging was set up anew, which Celery does when
-it loads its tasks: the logger keeps the processors that it met first.
+``structlog.testing.capture_logs`` misses a logger that was used before logging was set up anew,
+which Celery does when it loads its tasks: the logger keeps the processors that it met first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The migrated database, kept for as long as the code stays as it is: each test process copies it instead of migrating.
+"""The migrated database, kept for as long as the code stays as it is: each test process copies it
+instead of migrating.
 
-A process that migrates costs 3 s of CPU, and a run of the suite has six. The first that finds nothing kept makes it,
-while the others wait; they meet at a lock on a file beside it.
+A process that migrates costs 3 s of CPU, and a run of the suite has six. The first that finds
+nothing kept makes it, while the others wait; they meet at a lock on a file beside it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from psycopg import sql
 
 from tests.externals import ROOT
 
-NEW_SITE = "new_site"  # on PostgreSQL: the migrated database once more, for whoever makes another one like it
+# on PostgreSQL: the migrated database once more, for whoever makes another one like it
+NEW_SITE = "new_site"
 _KEPT = ROOT / ".cache" / "databases"
 STATE = (
-    "TESTS_MIGRATED"  # in the environment: the state of the code whose database serves, although the code has changed
+    # in the environment: the state of the code whose database serves, although the code has changed
+    "TESTS_MIGRATED"
 )
 _STATES = 4  # of the code, whose databases are kept
 
@@ -40,7 +43,8 @@ class Kept:
 
     @contextmanager
     def found(self) -> Iterator[Path | None]:
-        """What is kept. If that is nothing, others wait until the block ends, in which it should be made and kept."""
+        """What is kept. If that is nothing, others wait until the block ends, in which it should be
+        made and kept."""
         _KEPT.mkdir(parents=True, exist_ok=True)
         with (_KEPT / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -60,7 +64,8 @@ class Kept:
         if data.is_dir():
             _copy_as_template()
             with connection.cursor() as cursor:
-                cursor.execute("CHECKPOINT")  # what is copied now, a server takes for its own after a power failure
+                # what is copied now, a server takes for its own after a power failure
+                cursor.execute("CHECKPOINT")
             shutil.copytree(data, half, ignore=shutil.ignore_patterns("postmaster.*"))
         else:
             with closing(sqlite3.connect(data)) as source, closing(sqlite3.connect(half)) as target:
@@ -77,7 +82,9 @@ def _copy_as_template() -> None:
     where = {"host": default["HOST"], "port": default["PORT"], "user": default["USER"]}
     with psycopg.connect(dbname="template1", autocommit=True, **where) as beside:
         beside.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (NEW_SITE, default["NAME"])))
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                *map(sql.Identifier, (NEW_SITE, default["NAME"]))
+            )
         )
 
 

@@ -4,11 +4,13 @@
     .venv/bin/python -m tests.mutants claim votes  those whose name contains one of the words
     .venv/bin/python -m tests.mutants --check      only whether the source of each is still there
 
-Everything happens in copies of the tree, one for each core. The tests of each mutant run once without it: they must pass,
-and the time that they take gives the limits for the runs with it. Such a run ends at the first failure; a test that
-takes several times as long as the longest one did is a failure, too. A line is printed as each mutant ends.
+Everything happens in copies of the tree, one for each core. The tests of each mutant run once
+without it: they must pass, and the time that they take gives the limits for the runs with it. Such
+a run ends at the first failure; a test that takes several times as long as the longest one did is a
+failure, too. A line is printed as each mutant ends.
 
-The exit code is 0 if all were killed, 1 if one survived, could not be applied, or its tests fail without it.
+The exit code is 0 if all were killed, 1 if one survived, could not be applied, or its tests fail
+without it.
 """
 
 from __future__ import annotations
@@ -33,12 +35,23 @@ from tests.results import FAILED, Result
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
-NOT_COPIED = (".git", ".venv", ".cache", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "var")
+NOT_COPIED = (
+    ".git",
+    ".venv",
+    ".cache",
+    ".*_cache",
+    ".hypothesis",
+    "__pycache__",
+    "node_modules",
+    "var",
+)
 TIMES = 5  # as long as without a mutant, until a test or a whole run is taken for a hang
 LEAST_FOR_TEST = 20.0  # seconds; a shorter limit would measure the machine
 LEAST_FOR_RUN = 120.0  # seconds
 GRACE = 15  # seconds until a pytest that was interrupted is killed
-KILLED, SURVIVED, NOT_RUN = "killed", "SURVIVED", "NOT RUN"
+KILLED = "killed"
+SURVIVED = "SURVIVED"
+NOT_RUN = "NOT RUN"
 
 
 @dataclass(frozen=True)
@@ -70,13 +83,20 @@ class Run:
         """Why it says nothing of a mutant, as a run without one; empty if its tests pass."""
         if self.failed:
             return f"{self.failed[0].test} fails without a mutant: {self.failed[0].reason}"
-        return "" if self.code == 0 else f"pytest ended with {self.code} without a mutant:\n{self.output}"
+        return (
+            ""
+            if self.code == 0
+            else f"pytest ended with {self.code} without a mutant:\n{self.output}"
+        )
 
     def limits(self) -> Limits:
         """For runs of the same tests with a mutant."""
         longest = max(result.seconds for result in self.results)
         slow = speed.slowdown()
-        return Limits(max(TIMES * longest, LEAST_FOR_TEST * slow), max(TIMES * self.seconds, LEAST_FOR_RUN * slow))
+        return Limits(
+            max(TIMES * longest, LEAST_FOR_TEST * slow),
+            max(TIMES * self.seconds, LEAST_FOR_RUN * slow),
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +168,8 @@ class Copy:
     @staticmethod
     def _write(path: Path, source: str) -> None:
         path.write_text(source)
-        # Python takes a compiled module for current if the source has the same size and was written in the same second.
+        # Python takes a compiled module for current if the source has the same size and was written
+        # in the same second.
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
 
@@ -185,7 +206,8 @@ class Copies:
 
     def judge(self, mutant: Mutant, limits: Limits) -> Verdict:
         """Run the tests of a mutant with it."""
-        # What is no part of a migration leaves the database as it is, so the one that was made without a mutant serves.
+        # What is no part of a migration leaves the database as it is, so the one that was made
+        # without a mutant serves.
         migrates = {"models", "migrations"} & set(Path(mutant.path).parts)
         env = {} if migrates else {migrated.STATE: self._state}
         with self.one() as copy, copy.broken_by(mutant):
@@ -198,7 +220,9 @@ class Copies:
             return Verdict(mutant, KILLED, f" by {found.test}{hang}", run.seconds)
         if run.code == 0:
             return Verdict(mutant, SURVIVED, "", run.seconds)
-        return Verdict(mutant, NOT_RUN, f": pytest ended with {run.code}:\n{run.output}", run.seconds)
+        return Verdict(
+            mutant, NOT_RUN, f": pytest ended with {run.code}:\n{run.output}", run.seconds
+        )
 
 
 def main(words: Sequence[str]) -> int:
@@ -210,12 +234,17 @@ def main(words: Sequence[str]) -> int:
         found = f"{len(problems)} without its source" if problems else "each has its source"
         print(f"{len(MUTANTS)} mutants, {found}")
         return min(len(problems), 1)
-    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    chosen = [
+        mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)
+    ]
     if not chosen:
         print(f"No mutant has a name with {' or '.join(words)}; tests/mutant_table.py lists them.")
         return 1
     began = time.monotonic()
-    print(f"Time limits: for a machine {speed.slowdown():.1f} times slower than the reference.", flush=True)
+    print(
+        f"Time limits: for a machine {speed.slowdown():.1f} times slower than the reference.",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="slipsnisse-mutants-", dir="/tmp") as folder:
         verdicts = list(judge_all(chosen, Copies(Path(folder), CORES)))
     return summarize(verdicts, time.monotonic() - began)
@@ -235,16 +264,21 @@ def summarize(verdicts: Sequence[Verdict], seconds: float) -> int:
 
 
 def judge_all(chosen: Sequence[Mutant], copies: Copies) -> Iterator[Verdict]:
-    """Measure the tests of each, then run them with it; yield and print the verdicts as they come."""
+    """Measure the tests of each, then run them with it; yield and print the verdicts as they
+    come."""
     pool = ThreadPoolExecutor(CORES)
     try:
         tests = sorted({mutant.tests for mutant in chosen}, key=len, reverse=True)
         measured = dict(zip(tests, pool.map(copies.measure, tests), strict=True))
         passing = sum(len(run.results) for run in measured.values() if not run.problem)
-        print(f"{passing} tests pass without a mutant, in {sum(run.seconds for run in measured.values()):.0f} s")
+        print(
+            f"{passing} tests pass without a mutant, in {sum(run.seconds for run in measured.values()):.0f} s"
+        )
         judged: list[Future[Verdict]] = []
         # The longest come first, so that none of them is the last.
-        for mutant in sorted(chosen, key=lambda mutant: measured[mutant.tests].seconds, reverse=True):
+        for mutant in sorted(
+            chosen, key=lambda mutant: measured[mutant.tests].seconds, reverse=True
+        ):
             run = measured[mutant.tests]
             if run.problem:
                 yield printed(Verdict(mutant, NOT_RUN, f": {run.problem}"))

@@ -1,8 +1,9 @@
 """The database as a new site has it: what every test that commits rows starts from.
 
-Django empties such a test's database table by table and has everything made anew that ``migrate`` makes; that costs
-more than most tests do. Here the rows and triggers of the new site are remembered, and only what differs is put back.
-As with Django, ids go on counting: no test meets an id that another test's leftovers may still know.
+Django empties such a test's database table by table and has everything made anew that ``migrate``
+makes; that costs more than most tests do. Here the rows and triggers of the new site are
+remembered, and only what differs is put back. As with Django, ids go on counting: no test meets an
+id that another test's leftovers may still know.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _TRIGGERS = {
 }
 
 
-# PostgreSQL keeps the room of deleted rows (nothing vacuums here), and reads through it. Giving it back makes all files
-# of all tables anew, which costs half a second: not before there is more of it than is read in a millisecond or two.
+# PostgreSQL keeps the room of deleted rows (nothing vacuums here), and reads through it. Giving it
+# back makes all files of all tables anew, which costs half a second: not before there is more of it
+# than is read in a millisecond or two.
 _MUCH_ROOM = 4 << 20  # bytes
 _ENABLE_TRIGGER = 1003  # SQLITE_DBCONFIG_ENABLE_TRIGGER
 
@@ -48,7 +50,9 @@ class Origin:
         """Call it on a database that was just migrated."""
         filled = not_empty(tables())
         others = [table for table in tables() if table not in filled]
-        origin = cls({table: rows(table) for table in filled}, others, _fetch(_TRIGGERS[connection.vendor]))
+        origin = cls(
+            {table: rows(table) for table in filled}, others, _fetch(_TRIGGERS[connection.vendor])
+        )
         _origins.append(origin)
         return origin
 
@@ -61,7 +65,10 @@ class Origin:
                 _execute(*(f'DELETE FROM "{table}"' for table in (*used, *changed)))
                 for table in changed:
                     insert(table, self.rows[table])
-                if connection.vendor == "postgresql" and sum(_sizes(self.others).values()) > _MUCH_ROOM:
+                if (
+                    connection.vendor == "postgresql"
+                    and sum(_sizes(self.others).values()) > _MUCH_ROOM
+                ):
                     _execute(f"TRUNCATE {', '.join(self.others)}")
             if _fetch(_TRIGGERS[connection.vendor]) != self.triggers:  # a test took some away
                 drop_guards()
@@ -72,12 +79,15 @@ _origins: list[Origin] = []  # one, once this process has made its database
 
 
 def as_new(table: str, ignored: str = "") -> list[str] | None:
-    """The tables that a new site leaves empty, if they all are and ``table`` is as it was; else None.
+    """The tables that a new site leaves empty, if they all are and ``table`` is as it was; else
+    None.
 
     Tables whose names begin with ``ignored`` may have rows, and are not returned.
     Also None for a role of PostgreSQL that may not switch triggers off.
     """
-    if connection.vendor == "postgresql" and _fetch("SELECT current_setting('is_superuser')") != [("on",)]:
+    if connection.vendor == "postgresql" and _fetch("SELECT current_setting('is_superuser')") != [
+        ("on",)
+    ]:
         return None
     (origin,) = _origins
     others = [name for name in origin.others if not (ignored and name.startswith(ignored))]
@@ -105,7 +115,8 @@ def unguarded(tables: set[str]) -> Iterator[None]:
 
 
 def _triggers_fire(on: bool) -> bool:
-    """Tell SQLite so, for this connection; False where it cannot be told (some builds of Python 3.11)."""
+    """Tell SQLite so, for this connection; False where it cannot be told (some builds of Python
+    3.11)."""
     raw = connection.connection
     if hasattr(raw, "setconfig"):
         raw.setconfig(_ENABLE_TRIGGER, on)
@@ -113,16 +124,20 @@ def _triggers_fire(on: bool) -> bool:
     library = getattr(_sqlite3, "__file__", None)  # none where it is built in
     if library is None or not sys.platform.startswith("linux"):
         return False
-    # sqlite3_db_config(3): the handle stands first in Python's object, behind what every object has.
+    # sqlite3_db_config(3): the handle stands first in Python's object, behind what every object
+    # has.
     handle = ctypes.c_void_p.from_address(id(raw) + object.__basicsize__)
     told = ctypes.c_int(-1)
-    ctypes.CDLL(library).sqlite3_db_config(handle, _ENABLE_TRIGGER, ctypes.c_int(on), ctypes.byref(told))
+    ctypes.CDLL(library).sqlite3_db_config(
+        handle, _ENABLE_TRIGGER, ctypes.c_int(on), ctypes.byref(told)
+    )
     return told.value == on
 
 
 @contextmanager
 def _dropped(tables: set[str]) -> Iterator[None]:
-    """The triggers of these tables go for a moment. Every connection then reads the whole schema anew (2 ms)."""
+    """The triggers of these tables go for a moment. Every connection then reads the whole schema
+    anew (2 ms)."""
     theirs = [(name, sql) for table, name, sql in _fetch(_TRIGGERS["sqlite"]) if table in tables]
     _execute(*(f"DROP TRIGGER {name}" for name, _ in theirs))
     yield
@@ -142,7 +157,9 @@ def _fetch(sql: str, *values: str) -> Rows:
 
 def _execute(*statements: str) -> None:
     """On PostgreSQL in one message."""
-    together = ["; ".join(statements)] if statements and connection.vendor == "postgresql" else statements
+    together = (
+        ["; ".join(statements)] if statements and connection.vendor == "postgresql" else statements
+    )
     with connection.cursor() as cursor:
         for statement in together:
             cursor.execute(statement)
@@ -159,20 +176,25 @@ def _columns(vendor: str, table: str) -> str:
         return "*"
     found = _fetch(
         "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
-        "AND attgenerated = '' ORDER BY attnum", table,
-    )  # fmt: skip
+        "AND attgenerated = '' ORDER BY attnum",
+        table,
+    )
     return ", ".join(f'"{name}"' for (name,) in found)
 
 
 def _sizes(tables: list[str]) -> dict[str, int]:
     """Bytes that each table takes on PostgreSQL's disk."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT t, pg_relation_size(quote_ident(t)::regclass) FROM unnest(%s::text[]) t", [tables])
+        cursor.execute(
+            "SELECT t, pg_relation_size(quote_ident(t)::regclass) FROM unnest(%s::text[]) t",
+            [tables],
+        )
         return dict(cursor.fetchall())
 
 
 def not_empty(tables: list[str]) -> list[str]:
-    """Those that have rows. PostgreSQL takes a while to plan a look at a hundred tables, most of which have no file yet."""
+    """Those that have rows. PostgreSQL takes a while to plan a look at a hundred tables, most of
+    which have no file yet."""
     if connection.vendor == "postgresql":
         tables = [table for table, size in _sizes(tables).items() if size]
     looks = (f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")" for table in tables)
@@ -180,7 +202,8 @@ def not_empty(tables: list[str]) -> list[str]:
 
 
 def insert(table: str, values: Rows) -> None:
-    columns, places = _columns(connection.vendor, table), ", ".join(["%s"] * len(values[0]))
+    columns = _columns(connection.vendor, table)
+    places = ", ".join(["%s"] * len(values[0]))
     into = f'"{table}"' if columns == "*" else f'"{table}" ({columns})'
     with connection.cursor() as cursor:
         cursor.executemany(f"INSERT INTO {into} VALUES ({places})", values)

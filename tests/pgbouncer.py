@@ -1,4 +1,5 @@
-"""A real PgBouncer in transaction mode before the test's PostgreSQL, where the machine has it (``externals.PGBOUNCER``)."""
+"""A real PgBouncer in transaction mode before the test's PostgreSQL, where the machine has it
+(``externals.PGBOUNCER``)."""
 
 from __future__ import annotations
 
@@ -35,11 +36,14 @@ logfile = {folder}/log
 
 @contextmanager
 def running(server: str, user: str) -> Iterator[str]:
-    """Yields its address as DATABASE_URL wants it, for the database of the PostgreSQL that listens in ``server``."""
+    """Yields its address as DATABASE_URL wants it, for the database of the PostgreSQL that listens
+    in ``server``."""
     with tempfile.TemporaryDirectory(prefix="slipsnisse-pgb-", dir="/tmp") as name:
         folder = Path(name)
         (folder / "users").write_text("")
-        forced = _SETTINGS.replace("* = host={server} port=5432", f"* = host={{server}} port=5432 user={user}")
+        forced = _SETTINGS.replace(
+            "* = host={server} port=5432", f"* = host={{server}} port=5432 user={user}"
+        )
         (folder / "ini").write_text(forced.format(server=server, folder=folder, port=_PORT))
         process = _start(folder)
         try:
@@ -52,7 +56,8 @@ def running(server: str, user: str) -> Iterator[str]:
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
     """It refuses to run as root."""
-    arm, root = die_with_parent(), os.geteuid() == 0
+    arm = die_with_parent()
+    root = os.geteuid() == 0
     nobody = pwd.getpwnam("nobody")
     if root:
         for path in (folder, *folder.iterdir()):
@@ -66,9 +71,13 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
         arm()
 
     return subprocess.Popen(
-        [str(PGBOUNCER.found), "--quiet", str(folder / "ini")], cwd=folder, preexec_fn=prepare, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [str(PGBOUNCER.found), "--quiet", str(folder / "ini")],
+        cwd=folder,
+        preexec_fn=prepare,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _answers(folder: Path, user: str) -> bool:

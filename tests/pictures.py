@@ -1,8 +1,8 @@
 """The pictures of the docs, taken anew from the real pages: ``make pictures``.
 
-A site of its own is filled as tests fill one (``tests/fakes``), served, and looked at by a browser. What comes out is
-looked at by a person before it is committed: faces of pages change slowly, and a picture that is the same is not written
-anew.
+A site of its own is filled as tests fill one (``tests/fakes``), served, and looked at by a browser.
+What comes out is looked at by a person before it is committed: faces of pages change slowly, and a
+picture that is the same is not written anew.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-WIDE, PHONE = (1280, 860), (390, 844)
+WIDE = (1280, 860)
+PHONE = (390, 844)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One file of ``docs/images``: the page's address, made when there are rows; ``whole``: also what is scrolled to."""
+    """One file of ``docs/images``: the page's address, made when there are rows; ``whole``: also
+    what is scrolled to."""
 
     name: str
     address: Callable[[], str]
@@ -62,7 +64,9 @@ def _run() -> str:
 
     from subagents.models import Run
 
-    return reverse("admin:subagents_run_change", args=[Run.objects.exclude(answer="").latest("created_at").pk])
+    return reverse(
+        "admin:subagents_run_change", args=[Run.objects.exclude(answer="").latest("created_at").pk]
+    )
 
 
 def _project_file() -> str:
@@ -86,7 +90,10 @@ PICTURES = (
     Picture("dashboard", _named("admin:index"), size=(1280, 900)),
     Picture("server", _server),
     Picture("add-server", _named("admin:mcpregistry_server_set_up")),
-    Picture("connect", _named("connect", host="claude-code", way="http", agent="local", endpoint="default")),
+    Picture(
+        "connect",
+        _named("connect", host="claude-code", way="http", agent="local", endpoint="default"),
+    ),
     Picture("definitions", _named("definitions:inbox"), who="approver", size=(1280, 1_000)),
     Picture("approvals", _named("approvals:queue"), who="approver"),
     Picture("approval", _held, who="approver", whole=True),
@@ -97,7 +104,7 @@ PICTURES = (
     Picture("run", _run, size=(1280, 900)),
     Picture("version", _version),
     Picture("project-file", _project_file, size=(1280, 620)),
-)  # fmt: skip
+)
 
 
 def main(names: list[str]) -> int:
@@ -117,9 +124,12 @@ def main(names: list[str]) -> int:
 
 def _set_up(folder: str) -> None:
     os.environ |= {
-        "SLIPSNISSE_VAR": folder, "DJANGO_SETTINGS_MODULE": "controlplane.settings", "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
-        "CELERY_BROKER_URL": "memory://", "SLIPSNISSE_LOG_LEVEL": "ERROR",
-    }  # fmt: skip
+        "SLIPSNISSE_VAR": folder,
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
+        "CELERY_BROKER_URL": "memory://",
+        "SLIPSNISSE_LOG_LEVEL": "ERROR",
+    }
     os.environ.pop("DATABASE_URL", None)
     import django
 
@@ -147,27 +157,46 @@ def _told_run() -> None:
     from subagents.domain.lifecycle import CallState
     from subagents.models import ExpertTool, Run, ToolCall, Turn
 
-    run, at = Run.objects.exclude(answer="").get(), timezone.now() - timedelta(seconds=9)
-    answer = (
-        "Three commits since Monday: the retry budget per server, the old exporter dropped, and a flaky test mended."
-    )
+    run = Run.objects.exclude(answer="").get()
+    at = timezone.now() - timedelta(seconds=9)
+    answer = "Three commits since Monday: the retry budget per server, the old exporter dropped, and a flaky test mended."
     Run.objects.filter(pk=run.pk).update(
-        answer=answer, created_at=at, started_at=at, finished_at=at + timedelta(seconds=6.4), input_tokens=3_540,
-        output_tokens=128, cost=Decimal("0.0008"),
-    )  # fmt: skip
+        answer=answer,
+        created_at=at,
+        started_at=at,
+        finished_at=at + timedelta(seconds=6.4),
+        input_tokens=3_540,
+        output_tokens=128,
+        cost=Decimal("0.0008"),
+    )
     ExpertTool.objects.update(description="Reads a repository and tells what is new.")
     for number, text in enumerate(("", answer), 1):
         Turn.objects.create(
-            run=run, number=number, model_name="small", text=text, finish="stop" if text else "calls", duration_ms=1_900,
-            started_at=at + timedelta(seconds=4.2 * (number - 1)), input_tokens=1_180 * number, output_tokens=64,
+            run=run,
+            number=number,
+            model_name="small",
+            text=text,
+            finish="stop" if text else "calls",
+            duration_ms=1_900,
+            started_at=at + timedelta(seconds=4.2 * (number - 1)),
+            input_tokens=1_180 * number,
+            output_tokens=64,
             cost=Decimal("0.0004"),
-        )  # fmt: skip
+        )
     for index, (name, took) in enumerate((("git__git_status", 0.4), ("git__git_log", 1.7))):
         ToolCall.objects.create(
-            run=run, turn_number=1, index=index, provider_id=f"p{index}", name=name, arguments='{"since": "Monday"}',
-            state=CallState.DONE, result="…", raw_characters=24_000, started_at=at + timedelta(seconds=2),
+            run=run,
+            turn_number=1,
+            index=index,
+            provider_id=f"p{index}",
+            name=name,
+            arguments='{"since": "Monday"}',
+            state=CallState.DONE,
+            result="…",
+            raw_characters=24_000,
+            started_at=at + timedelta(seconds=2),
             finished_at=at + timedelta(seconds=2 + took),
-        )  # fmt: skip
+        )
 
 
 def _reworded_rule() -> None:
@@ -176,13 +205,16 @@ def _reworded_rule() -> None:
     from tests.fakes.seed import ACTOR
 
     rule = PolicyRule.objects.get(name="Pushes ask")
-    rule.condition, rule.quorum, rule.note = 'tool.name.startsWith("git_push")', 2, "Two people, since the release."
+    rule.condition = 'tool.name.startsWith("git_push")'
+    rule.quorum = 2
+    rule.note = "Two people, since the release."
     rules.save_rule(rule=rule, actor=ACTOR)
     PolicyRule.history.update(history_change_reason="admin")
 
 
 def _failures_with_words() -> None:
-    """What real servers say when they fail, and grants that are old enough to tell what is never used."""
+    """What real servers say when they fail, and grants that are old enough to tell what is never
+    used."""
     import json
 
     from django.utils import timezone
@@ -190,17 +222,22 @@ def _failures_with_words() -> None:
     from mcpregistry.models import Grant, Invocation, Tool
 
     words = {
-        "get_current_time": "Unknown time zone 'Europe/Osslo'.", "git_push": "rejected: fetch first",
-        "git_status": "index.lock exists: another process uses the repository", "git_commit": "nothing to commit",
-        "explain_query": 'relation "order" does not exist', "list_pull_requests": "API rate limit exceeded",
-    }  # fmt: skip
+        "get_current_time": "Unknown time zone 'Europe/Osslo'.",
+        "git_push": "rejected: fetch first",
+        "git_status": "index.lock exists: another process uses the repository",
+        "git_commit": "nothing to commit",
+        "explain_query": 'relation "order" does not exist',
+        "list_pull_requests": "API rate limit exceeded",
+    }
     for tool, said in words.items():
         told = json.dumps({"content": [{"type": "text", "text": said}], "isError": True})
         Invocation.objects.filter(tool_name=tool).exclude(error_code="").update(result=told)
     long_ago = timezone.now() - timedelta(days=90)
     Grant.objects.update(created_at=long_ago)
     Tool.objects.update(first_seen_at=long_ago)
-    Invocation.objects.filter(tool_name__in=["convert_time", "git_diff", "search_code"], agent_slug="local").delete()
+    Invocation.objects.filter(
+        tool_name__in=["convert_time", "git_diff", "search_code"], agent_slug="local"
+    ).delete()
 
 
 def _sent_messages() -> None:
@@ -209,7 +246,9 @@ def _sent_messages() -> None:
 
     from mcpregistry.models import Delivery
 
-    Delivery.objects.filter(state="waiting").update(state="sent", ended_at=timezone.now(), next_at=None)
+    Delivery.objects.filter(state="waiting").update(
+        state="sent", ended_at=timezone.now(), next_at=None
+    )
 
 
 @contextmanager
@@ -248,7 +287,10 @@ def _take(browser: Any, base: str, picture: Picture) -> None:
     client.force_login(User.objects.get(username=picture.who))
     width, height = picture.size
     context = browser.new_context(
-        base_url=base, viewport={"width": width, "height": height}, reduced_motion="reduce", color_scheme="light"
+        base_url=base,
+        viewport={"width": width, "height": height},
+        reduced_motion="reduce",
+        color_scheme="light",
     )
     name = settings.SESSION_COOKIE_NAME
     context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": base}])

@@ -1,4 +1,5 @@
-"""The content security policy of the ASGI shell, for Django's live server, which stands without that shell."""
+"""The content security policy of the ASGI shell, for Django's live server, which stands without
+that shell."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from controlplane.requests import POLICY
 def as_served(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Middleware: what ``controlplane.requests`` adds to pages that set no policy themselves.
 
-    Of both kinds: one that only knows threads would take one for each request of an asynchronous client.
+    Of both kinds: one that only knows threads would take one for each request of an asynchronous
+    client.
     """
     if iscoroutinefunction(get_response):
 

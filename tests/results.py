@@ -1,6 +1,8 @@
-"""The result of each test, written to a file during the run, so that it is kept even if the run is killed.
+"""The result of each test, written to a file during the run, so that it is kept even if the run is
+killed.
 
-``pytest --results=FILE`` writes a line of JSON when a test has ended; ``python -m tests`` reads these lines.
+``pytest --results=FILE`` writes a line of JSON when a test has ended; ``python -m tests`` reads
+these lines.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from typing import Any
 import pytest
 
 _HANG = "from pytest-timeout"  # pytest-timeout ends its message with it
-CRASH = "crashed while running"  # in the message about a worker that died (tests/workers.py, and pytest-xdist)
-NO_PHASE = "???"  # the phase in the report of a test whose worker died, instead of setup, call or teardown
+# in the message about a worker that died (tests/workers.py, and pytest-xdist)
+CRASH = "crashed while running"
+# the phase in the report of a test whose worker died, instead of setup, call or teardown
+NO_PHASE = "???"
 PASSED = "passed"
 FAILED = "failed"
 SKIPPED = "skipped"
@@ -31,7 +35,8 @@ class Result:
     test: str  # pytest's node id
     outcome: str
     seconds: float = 0.0
-    again: bool = True  # whether it may run again: not after a hang, a crash, or an error in its file
+    # whether it may run again: not after a hang, a crash, or an error in its file
+    again: bool = True
     error: str = ""
 
     @property
@@ -72,7 +77,9 @@ class Writer:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._errors[report.nodeid] = Result(report.nodeid, FAILED, again=False, error=report.longreprtext)
+            self._errors[report.nodeid] = Result(
+                report.nodeid, FAILED, again=False, error=report.longreprtext
+            )
             self._write(report.nodeid)
 
     def _write(self, test: str) -> None:
@@ -118,6 +125,7 @@ def describe(failed: Result) -> Iterator[str]:
 
 
 def plugin(config: pytest.Config) -> Any:
-    """The writer for this pytest, or None: its workers report to it and write nothing themselves."""
+    """The writer for this pytest, or None: its workers report to it and write nothing
+    themselves."""
     path = config.getoption("--results")
     return Writer(Path(path)) if path and not hasattr(config, "workerinput") else None

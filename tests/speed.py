@@ -1,7 +1,7 @@
 """How much slower this machine is than an idle one with two cores, measured once per run.
 
-The factor is stored in the environment, so that the workers and child processes of a run share it. The reference
-values below were measured with ``python -m tests.speed``.
+The factor is stored in the environment, so that the workers and child processes of a run share it.
+The reference values below were measured with ``python -m tests.speed``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from contextlib import closing
 from pathlib import Path
 
 ENVIRONMENT = "TESTS_SLOWDOWN"
-FORK_REFERENCE = 0.030  # seconds for a fork that does a little work, on an idle machine with two cores
+# seconds for a fork that does a little work, on an idle machine with two cores
+FORK_REFERENCE = 0.030
 COMMITS_REFERENCE = 0.020  # seconds for a hundred commits that reach the disk, likewise
-_AT_LEAST, _AT_MOST = 1.0, 5.0
+_AT_LEAST = 1.0
+_AT_MOST = 5.0
 
 
 def slowdown() -> float:
-    """Return the factor for time limits, from 1 (as fast as the reference or faster) to 5. The first call measures it."""
+    """Return the factor for time limits, from 1 (as fast as the reference or faster) to 5. The
+    first call measures it."""
     if ENVIRONMENT not in os.environ:
         slowest = max(time_fork() / FORK_REFERENCE, time_commits() / COMMITS_REFERENCE)
         os.environ[ENVIRONMENT] = f"{min(max(slowest, _AT_LEAST), _AT_MOST):.1f}"
@@ -30,7 +33,8 @@ def slowdown() -> float:
 
 
 def time_fork() -> float:
-    """Seconds (median of five) to fork this process, have the child work a little, and collect it."""
+    """Seconds (median of five) to fork this process, have the child work a little, and collect
+    it."""
     return statistics.median(_time_one_fork() for _ in range(5))
 
 

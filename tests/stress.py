@@ -1,7 +1,9 @@
-"""``python -m tests --stress N ARGUMENTS``: a selection of tests, N times, on a machine that is kept busy.
+"""``python -m tests --stress N ARGUMENTS``: a selection of tests, N times, on a machine that is
+kept busy.
 
-Two processes for each core compute, and one commits to a database, so that the tests have about a third of the machine.
-A test that fails here and not elsewhere depends on time, or shows a race of the product.
+Two processes for each core compute, and one commits to a database, so that the tests have about a
+third of the machine. A test that fails here and not elsewhere depends on time, or shows a race of
+the product.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def main(runs: int, arguments: list[str]) -> int:
                     failures[result.test] += 1
                     first.setdefault(result.test, result)
             print(
-                f"== Run {number} of {runs}: {len(found)} tests, {sum(failures.values())} failures so far", flush=True
+                f"== Run {number} of {runs}: {len(found)} tests, {sum(failures.values())} failures so far",
+                flush=True,
             )
     for test, count in failures.most_common():
         print(f"\nfailed in {count} of {runs} runs:", *results.describe(first[test]), sep="\n  ")
@@ -54,7 +57,10 @@ def main(runs: int, arguments: list[str]) -> int:
 def busy_machine() -> Iterator[None]:
     """Other processes use the machine until the block ends."""
     spawn = multiprocessing.get_context("spawn")  # they need nothing of this process
-    computing = [spawn.Process(target=_compute, daemon=True) for _ in range(BUSY_FOR_EACH_CORE * (os.cpu_count() or 1))]
+    computing = [
+        spawn.Process(target=_compute, daemon=True)
+        for _ in range(BUSY_FOR_EACH_CORE * (os.cpu_count() or 1))
+    ]
     others = [*computing, spawn.Process(target=_commit, daemon=True)]
     for each in others:
         each.start()

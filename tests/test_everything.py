@@ -1,4 +1,5 @@
-"""The command ``python -m tests.everything``: what runs again, and what ``--continue`` leaves out."""
+"""The command ``python -m tests.everything``: what runs again, and what ``--continue`` leaves
+out."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ STAGES = ("one", "two", "three")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of one commit. Each stage writes its name to ``ran`` outside of it, and fails if a file of its name is there."""
+    """A repository of one commit. Each stage writes its name to ``ran`` outside of it, and fails if
+    a file of its name is there."""
     root = tmp_path / "checkout"
     root.mkdir()
     monkeypatch.setattr(everything, "ROOT", root)

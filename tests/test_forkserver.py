@@ -21,7 +21,9 @@ from tests.waiting import HANG_LIMIT, eventually
 
 
 def env(**more: str) -> dict[str, str]:
-    return os.environ | {"SLIPSNISSE_VAR": str(settings.VAR_DIR), "SLIPSNISSE_PROCESS": "web"} | more
+    return (
+        os.environ | {"SLIPSNISSE_VAR": str(settings.VAR_DIR), "SLIPSNISSE_PROCESS": "web"} | more
+    )
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def output(tmp_path: Path):
 
 
 def test_it_tells_its_exit_code_and_what_it_wrote(output):
-    done = forkserver.popen(["manage.py", "runmcp", "--help"], env=env(), stdout=output, stderr=output)
+    done = forkserver.popen(
+        ["manage.py", "runmcp", "--help"], env=env(), stdout=output, stderr=output
+    )
     assert done.wait(HANG_LIMIT) == 0
     plain = [sys.executable, "manage.py", "runmcp", "--help"]
     same = subprocess.run(plain, cwd=ROOT, env=env(), capture_output=True, text=True, check=True)
@@ -40,7 +44,9 @@ def test_it_tells_its_exit_code_and_what_it_wrote(output):
 
 
 def test_a_refusal_is_its_exit_code_too(output):
-    refused = forkserver.popen(["-m", "controlplane.web", "--fd", "0", "--nonsense"], env=env(), stderr=output)
+    refused = forkserver.popen(
+        ["-m", "controlplane.web", "--fd", "0", "--nonsense"], env=env(), stderr=output
+    )
     assert refused.wait(HANG_LIMIT) == 2
     assert refused.poll() == 2
     output.seek(0)
@@ -50,9 +56,24 @@ def test_a_refusal_is_its_exit_code_too(output):
 def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
     with tempfile.TemporaryFile() as nothing:
         started = forkserver.popen(
-            ["-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads", "--concurrency", "1"],
-            env=env(SLIPSNISSE_PROCESS="worker"), stdin=nothing, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            [
+                "-m",
+                "celery",
+                "--quiet",
+                "--app",
+                "controlplane",
+                "worker",
+                "--pool",
+                "threads",
+                "--concurrency",
+                "1",
+            ],
+            env=env(SLIPSNISSE_PROCESS="worker"),
+            stdin=nothing,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     seen = psutil.Process(started.pid)
     assert os.getsid(started.pid) == started.pid
     assert seen.cwd() == str(ROOT)
@@ -67,7 +88,11 @@ def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
 def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
     words = ["manage.py", "runmcp", "--endpoint", "none"]
     for url in ("sqlite:////nonexistent/one", "sqlite:////nonexistent/two"):
-        asked = {"PATH": os.environ["PATH"], "SLIPSNISSE_VAR": str(settings.VAR_DIR), "DATABASE_URL": url}
+        asked = {
+            "PATH": os.environ["PATH"],
+            "SLIPSNISSE_VAR": str(settings.VAR_DIR),
+            "DATABASE_URL": url,
+        }
         refused = forkserver.popen(words, env=asked, stdout=output, stderr=output)
         assert refused.wait(HANG_LIMIT) == 1
     output.seek(0)
@@ -87,22 +112,24 @@ def hosts(tmp_path: Path):
 
 
 def test_a_program_may_start_it_and_has_its_pipes_and_its_exit_code(hosts):
-    done = subprocess.run(hosts.command("-c", ECHO), input="grüß", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        hosts.command("-c", ECHO), input="grüß", capture_output=True, text=True, check=False
+    )
     assert (done.stdout, done.returncode) == ("grüß", 7)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_the_program_that_stands_for_it(hosts, number):
-    with subprocess.Popen(hosts.command("-c", SLEEP), stdout=subprocess.PIPE, text=True) as stand_in:
+    with subprocess.Popen(
+        hosts.command("-c", SLEEP), stdout=subprocess.PIPE, text=True
+    ) as stand_in:
         leaf = psutil.Process(int(stand_in.stdout.readline()))
         stand_in.send_signal(number)
         stand_in.wait(HANG_LIMIT)
     eventually(lambda: not runs(leaf))
 
 
-SETTINGS = (
-    "from django.conf import settings as s; import os; print(s.MCP_HOLD_SECONDS, s.PASS_ENV, os.environ.get('GONE'))"
-)
+SETTINGS = "from django.conf import settings as s; import os; print(s.MCP_HOLD_SECONDS, s.PASS_ENV, os.environ.get('GONE'))"
 
 
 def test_processes_that_differ_in_what_is_read_late_share_their_imports(output):
@@ -119,15 +146,21 @@ print(settings.VAR_DIR, settings.SECRET_KEY, settings.DATABASES["default"]["NAME
 """
 
 
-def test_a_program_has_the_folder_database_and_keys_of_its_own_site_as_they_are_now(output, tmp_path):
+def test_a_program_has_the_folder_database_and_keys_of_its_own_site_as_they_are_now(
+    output, tmp_path
+):
     """Though those of all sites share their imports."""
     expected = []
     for var in (tmp_path / "one", tmp_path / "two", tmp_path / "one"):
         var.mkdir(exist_ok=True)
-        ring = keys.Ring(f"secret-{len(expected)}", {"k1": os.urandom(32)})  # as a restore puts others in their place
+        # as a restore puts others in their place
+        ring = keys.Ring(f"secret-{len(expected)}", {"k1": os.urandom(32)})
         keys.replace(var, ring)
         asked = env(SLIPSNISSE_VAR=str(var), SLIPSNISSE_PROCESS="")
-        assert forkserver.popen(["-c", SITE], env=asked, stdout=output, stderr=output).wait(HANG_LIMIT) == 0
+        assert (
+            forkserver.popen(["-c", SITE], env=asked, stdout=output, stderr=output).wait(HANG_LIMIT)
+            == 0
+        )
         database = var / "slipsnisse.sqlite3"
         expected.append(f"{var} {ring.secret_key} {database} {database}")
     output.seek(0)
@@ -141,10 +174,14 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print("waited f
 """
 
 
-@pytest.mark.parametrize("end", ["pass", "sys.exit()", "sys.exit(3)", "sys.exit('No.')", "raise ValueError('No.')"])
+@pytest.mark.parametrize(
+    "end", ["pass", "sys.exit()", "sys.exit(3)", "sys.exit('No.')", "raise ValueError('No.')"]
+)
 def test_it_ends_as_python_ends(output, end):
     """Though its modules are not taken down."""
-    same = subprocess.run([sys.executable, "-c", ENDS + end], capture_output=True, text=True, check=False)
+    same = subprocess.run(
+        [sys.executable, "-c", ENDS + end], capture_output=True, text=True, check=False
+    )
     with tempfile.TemporaryFile("w+") as errors:
         done = forkserver.popen(["-c", ENDS + end], env=env(), stdout=output, stderr=errors)
         assert done.wait(HANG_LIMIT) == same.returncode
@@ -168,7 +205,9 @@ for args in (["-c", leaf], ["manage.py", "help"]):
 def test_what_is_forked_is_counted_with_what_it_starts(tmp_path):
     path = tmp_path / "started"
     counting = env(**{started.ENVIRONMENT: str(path)})
-    subprocess.run([sys.executable, "-c", COUNTED], cwd=ROOT, env=counting, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", COUNTED], cwd=ROOT, env=counting, check=True, capture_output=True
+    )
     counts = started.count(path)
     assert counts[started.SITE] == 1
     assert counts[started.OTHER] == 3, "the fork server, the program, and what that starts"
@@ -193,7 +232,12 @@ input()
 @pytest.mark.exhaustive
 def test_forked_processes_share_imports_and_end_their_own_processes():
     with subprocess.Popen(
-        [sys.executable, "-c", SHARED], cwd=ROOT, env=env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SHARED],
+        cwd=ROOT,
+        env=env(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         branch, first, same_branch, second = (int(process.stdout.readline()) for _ in range(4))
         assert branch == same_branch

@@ -1,4 +1,5 @@
-"""The command ``python -m tests.mutants``: what it says of each mutant, and that nothing is left running."""
+"""The command ``python -m tests.mutants``: what it says of each mutant, and that nothing is left
+running."""
 
 from __future__ import annotations
 
@@ -58,7 +59,11 @@ def take(monkeypatch: pytest.MonkeyPatch, **replacements: str) -> None:
         "MUTANTS",
         [
             Mutant(
-                name, "product.py", lines.get(name.partition("_")[0], "return number * 2"), after, ("test_product.py",)
+                name,
+                "product.py",
+                lines.get(name.partition("_")[0], "return number * 2"),
+                after,
+                ("test_product.py",),
             )
             for name, after in replacements.items()
         ],
@@ -77,7 +82,9 @@ def test_each_mutant_has_a_line_and_a_survivor_fails_the_run(tree, monkeypatch, 
     assert mutants.main([]) == 1
     output = capfd.readouterr().out
     assert "2 tests pass without a mutant" in output
-    told = {line.split()[0]: line.split(" s  ")[1] for line in output.splitlines() if " s  " in line}
+    told = {
+        line.split()[0]: line.split(" s  ")[1] for line in output.splitlines() if " s  " in line
+    }
     assert told["added"] == "killed by test_product.py::test_double"
     assert told["equal"] == "SURVIVED"
     assert told["wait_endlessly"] == "killed by test_product.py::test_wait, which hangs"
@@ -97,16 +104,23 @@ def test_chosen_mutants_that_are_killed_leave_the_run_green(tree, monkeypatch, c
 
 @pytest.mark.exhaustive
 def test_tests_that_fail_without_a_mutant_kill_none(tree, monkeypatch, capfd) -> None:
-    (tree / "test_product.py").write_text(f"{TESTS}\ndef test_broken(): assert False, 'broken before'\n")
+    (tree / "test_product.py").write_text(
+        f"{TESTS}\ndef test_broken(): assert False, 'broken before'\n"
+    )
     take(monkeypatch, added="return number + 3")
     assert mutants.main([]) == 1
     output = capfd.readouterr().out
-    assert "NOT RUN: test_product.py::test_broken fails without a mutant: AssertionError: broken before" in output
+    assert (
+        "NOT RUN: test_product.py::test_broken fails without a mutant: AssertionError: broken before"
+        in output
+    )
     assert output.splitlines()[-1].endswith(": 0 killed, 0 survived, 1 not run")
 
 
 @pytest.mark.exhaustive
-def test_mutant_that_ends_by_no_limit_is_killed_with_its_processes(tree, tmp_path, monkeypatch, capfd) -> None:
+def test_mutant_that_ends_by_no_limit_is_killed_with_its_processes(
+    tree, tmp_path, monkeypatch, capfd
+) -> None:
     monkeypatch.setattr(mutants, "LEAST_FOR_RUN", 2.0)
     monkeypatch.setattr(mutants, "GRACE", 0.5)
     path = tmp_path / "pid"

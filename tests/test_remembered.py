@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.usefixtures("live_db"), pytest.mark.one_database]
 
 def slugs() -> tuple[list[str], list[str]]:
     """Of agents and providers."""
-    agents, providers = (model.objects.values_list("slug", flat=True) for model in (Agent, Provider))
+    agents, providers = (
+        model.objects.values_list("slug", flat=True) for model in (Agent, Provider)
+    )
     return [*agents], [*providers]
 
 

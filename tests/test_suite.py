@@ -1,4 +1,5 @@
-"""The command ``python -m tests``: which runs are red, and what the last lines of the output contain."""
+"""The command ``python -m tests``: which runs are red, and what the last lines of the output
+contain."""
 
 from __future__ import annotations
 
@@ -60,10 +61,14 @@ def test_run_is_green_when_all_tests_pass(run: Run) -> None:
 
 def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
     passing = "import pytest\n@pytest.mark.parametrize('number', range(100))\ndef test_fine(number): pass\n"
-    code, output = run(f"{passing}def test_broken():\n    assert 2 + 2 == 5, 'arithmetic is broken'\n")
+    code, output = run(
+        f"{passing}def test_broken():\n    assert 2 + 2 == 5, 'arithmetic is broken'\n"
+    )
     assert code == 1
     shown = last_lines(output)
-    assert "FAILED on SQLite: test_it.py::test_broken: AssertionError: arithmetic is broken" in shown
+    assert (
+        "FAILED on SQLite: test_it.py::test_broken: AssertionError: arithmetic is broken" in shown
+    )
     assert "Run only these: .venv/bin/python -m pytest test_it.py::test_broken" in shown
     assert shown.endswith("100 passed, 1 failed")
     assert output.count("run again, alone") == suite.MOST_TRIES
@@ -72,7 +77,10 @@ def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
 def test_unstable_test_is_listed_and_does_not_fail_the_run(run: Run, tmp_path: Path) -> None:
     code, output = run(PASSES + unstable_tests(1, tmp_path))
     assert code == 0
-    assert "UNSTABLE on SQLite: test_it.py::test_unstable[0]: AssertionError: it failed at first" in last_lines(output)
+    assert (
+        "UNSTABLE on SQLite: test_it.py::test_unstable[0]: AssertionError: it failed at first"
+        in last_lines(output)
+    )
     assert output.endswith("2 passed, 0 failed\n")
 
 
@@ -103,7 +111,9 @@ def test_run_stops_after_twenty_failures(run: Run) -> None:
     assert output.endswith("0 passed, 20 failed\n")
 
 
-def test_run_that_takes_too_long_ends_with_its_summary(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_takes_too_long_ends_with_its_summary(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(suite, "MOST_SECONDS", 0)
     code, output = run(f"import time\n{PASSES}def test_slow(): time.sleep(1_000)\n")
     assert code == 1

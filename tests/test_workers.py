@@ -1,4 +1,5 @@
-"""``pytest --workers N``: each test runs once, in one of the forked processes, and is reported as if it had run here."""
+"""``pytest --workers N``: each test runs once, in one of the forked processes, and is reported as
+if it had run here."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ Run = Callable[..., tuple[dict[str, Result], subprocess.CompletedProcess[str]]]
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     small.prepare(tmp_path)
-    return [*small.PYTEST, "--workers=2", f"--results={tmp_path / 'results'}", "-p", "no:cacheprovider"]
+    return [
+        *small.PYTEST,
+        "--workers=2",
+        f"--results={tmp_path / 'results'}",
+        "-p",
+        "no:cacheprovider",
+    ]
 
 
 @pytest.fixture
@@ -37,7 +44,13 @@ def run(tmp_path: Path, command: list[str]) -> Run:
             (tmp_path / f"test_{name}.py").write_text(tests)
         env = os.environ | {"PYTHONPATH": small.PYTHONPATH}
         done = subprocess.run(
-            [*command, *options], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=HANG_LIMIT
+            [*command, *options],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=HANG_LIMIT,
         )
         found = results.read(tmp_path / "results")
         assert len({result.test for result in found}) == len(found), "a test was reported twice"
@@ -87,13 +100,17 @@ def test_fixtures_of_files_and_processes_are_ended(run: Run, tmp_path: Path) -> 
     _, done = run(dict.fromkeys(names, SHARED))
     assert done.returncode == 0
     assert "6 passed" in done.stdout
-    assert {path.name for path in tmp_path.glob("left-*")} == {f"left-test_{name}" for name in names}
+    assert {path.name for path in tmp_path.glob("left-*")} == {
+        f"left-test_{name}" for name in names
+    }
     assert 1 <= len([*tmp_path.glob("ended-*")]) <= 2
 
 
 @pytest.mark.exhaustive
 def test_failure_is_reported_with_what_was_printed(run: Run) -> None:
-    found, done = run({"a": "def test_bad():\n    print('before')\n    assert 1 == 2\ndef test_good(): pass\n"})
+    found, done = run(
+        {"a": "def test_bad():\n    print('before')\n    assert 1 == 2\ndef test_good(): pass\n"}
+    )
     assert outcomes(found) == {"test_bad": FAILED, "test_good": PASSED}
     assert done.returncode == 1
     assert "assert 1 == 2" in done.stdout
@@ -114,9 +131,13 @@ def test_crash_fails_its_test_and_the_others_still_run(run: Run) -> None:
     last = "import os\ndef test_last_crashes(): os._exit(0)\n"
     found, done = run({"a": CRASHES, "b": last, "c": "def test_later(): pass\n"}, "--workers=1")
     assert outcomes(found) == {
-        "test_before": PASSED, "test_crashes": FAILED, "test_after": PASSED, "test_last": PASSED,
-        "test_last_crashes": FAILED, "test_later": PASSED,
-    }  # fmt: skip
+        "test_before": PASSED,
+        "test_crashes": FAILED,
+        "test_after": PASSED,
+        "test_last": PASSED,
+        "test_last_crashes": FAILED,
+        "test_later": PASSED,
+    }
     assert not found["test_crashes"].again
     assert "crashed while running 'test_a.py::test_crashes'" in found["test_crashes"].reason
     assert done.returncode == 1

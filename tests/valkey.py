@@ -17,7 +17,11 @@ def running(var: Path) -> Iterator[str]:
     """Yields the broker's address for Celery."""
     with (var / "valkey.log").open("wb") as log:
         server = subprocess.Popen(
-            embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True, stdout=log, stderr=log
+            embedded.command(var),
+            preexec_fn=die_with_parent(),
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
         )
     try:
         if not embedded.wait_until_it_answers(embedded.socket_path(var), HANG_LIMIT):

@@ -1,8 +1,10 @@
-"""``pytest --workers N``: runs the tests in N processes that are forked when all tests are collected.
+"""``pytest --workers N``: runs the tests in N processes that are forked when all tests are
+collected.
 
-Importing and collecting take 7 s of CPU, here once and not once for each process. The workers take one file after the
-other from a pipe, in the order of the run, and send their reports to the process that has collected. If a worker dies,
-the test that it ran has failed, and a new worker runs what it has left.
+Importing and collecting take 7 s of CPU, here once and not once for each process. The workers take
+one file after the other from a pipe, in the order of the run, and send their reports to the process
+that has collected. If a worker dies, the test that it ran has failed, and a new worker runs what it
+has left.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class Worker:
 class Workers:
     """The plug-in of the process that collects, and in its forks the one that runs the tests.
 
-    ``before_forks`` is called with all tests if there are several workers. All workers have what it loads.
-    ``at_start`` is called in each worker before its first test.
+    ``before_forks`` is called with all tests if there are several workers. All workers have what it
+    loads. ``at_start`` is called in each worker before its first test.
     """
 
     def __init__(
@@ -101,14 +103,17 @@ class Workers:
         return True
 
     def _fill_queue(self) -> None:
-        """Write the numbers of all files into a pipe, where each is taken once: reads of so few bytes are whole."""
+        """Write the numbers of all files into a pipe, where each is taken once: reads of so few
+        bytes are whole."""
         files: dict[Path, list[int]] = {}
         for number, item in enumerate(self._items):
             files.setdefault(item.path, []).append(number)
         self._files = [*files.values()]
         self._queue, full = os.pipe()
         with os.fdopen(full, "wb") as end:
-            end.write(b"".join(number.to_bytes(_NUMBER, "big") for number in range(len(self._files))))
+            end.write(
+                b"".join(number.to_bytes(_NUMBER, "big") for number in range(len(self._files)))
+            )
 
     def _start(self, rest: Sequence[int]) -> None:
         """Fork a worker that runs these tests first."""
@@ -131,9 +136,11 @@ class Workers:
                 self._interrupt()
 
     def _listen(self) -> bool:
-        """Read a message of each worker that has sent one. Returns whether one has within a second."""
+        """Read a message of each worker that has sent one. Returns whether one has within a
+        second."""
         ready = wait([worker.messages for worker in self._workers], _LOOK_AGAIN)
-        with _signals_held():  # a message that is read by half would be lost, and with it all that follow
+        # a message that is read by half would be lost, and with it all that follow
+        with _signals_held():
             for worker in [worker for worker in self._workers if worker.messages in ready]:
                 self._hear(worker)
         return bool(ready)
@@ -164,14 +171,17 @@ class Workers:
         self._config.hook.pytest_runtest_logreport(report=report)
 
     def _end(self, worker: Worker) -> None:
-        """A worker has ended. If it has died, its test failed, and a new worker runs what it has left of its file."""
+        """A worker has ended. If it has died, its test failed, and a new worker runs what it has
+        left of its file."""
         self._workers.remove(worker)
         worker.messages.close()
         _, status = os.waitpid(worker.pid, 0)
         if self._stop[0] or (status == 0 and worker.running is None):
             return
         if worker.running is None:
-            self._items[0].session.shouldfail = f"{worker.name} has died between two tests; see its output above"
+            self._items[
+                0
+            ].session.shouldfail = f"{worker.name} has died between two tests; see its output above"
             return
         self._report_crash(worker, worker.running)
         if worker.following is not None:
@@ -185,7 +195,8 @@ class Workers:
         self._config.hook.pytest_runtest_logreport(report=report)
 
     def _interrupt(self) -> None:
-        """Interrupt the tests that run. A worker that ends its fixtures ignores it, so it can be repeated."""
+        """Interrupt the tests that run. A worker that ends its fixtures ignores it, so it can be
+        repeated."""
         self._is_interrupted = True
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGINT)
@@ -218,7 +229,8 @@ class Workers:
         forkserver.die_with(parent)
         os.setpgrp()  # a terminal interrupts the process that has collected, and that its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
+        # a shell's background job starts with it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTING)
         for worker in self._workers:
             worker.messages.close()
@@ -226,7 +238,8 @@ class Workers:
         self._at_start()
 
     def _capture_into_own_files(self) -> None:
-        """Without it, all workers would write to one file, and read what others have written. Loggers keep their stream."""
+        """Without it, all workers would write to one file, and read what others have written.
+        Loggers keep their stream."""
         self._config.pluginmanager.getplugin("capturemanager").read_global_capture()
         for number, stream in ((1, sys.stdout), (2, sys.stderr)):
             stream.flush()
@@ -247,7 +260,8 @@ class Workers:
             number = following
 
     def _take(self, rest: Sequence[int]) -> Iterator[int]:
-        """Yield the numbers of the tests to run. A worker takes the next file when it starts the last test of one."""
+        """Yield the numbers of the tests to run. A worker takes the next file when it starts the
+        last test of one."""
         yield from rest
         while taken := os.read(self._queue, _NUMBER):
             yield from self._files[int.from_bytes(taken, "big")]
@@ -256,7 +270,9 @@ class Workers:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """In a worker; what other plug-ins do around it is done."""
         for report in runner.runtestprotocol(item, log=False, nextitem=nextitem):
-            data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+            data = self._config.hook.pytest_report_to_serializable(
+                config=self._config, report=report
+            )
             self._messages.send(("report", data))
         return True
 

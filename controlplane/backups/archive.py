@@ -1,9 +1,9 @@
 """The stream: gzip of lines, each of them JSON. An object says what comes, an array is a row.
 
-    {"slipsnisse": "backup", "format": 1, …, "keys": "…"}           the head; the keys are sealed with the passphrase
-    {"table": "mcpregistry.server", "columns": ["id", …]}           then its rows
-    {"end": "mcpregistry.server", "rows": 2, "digest": "…", "next": 3}
-    {"whole": true, "tables": 61, "rows": 4711, "signature": "…"}   nothing without this line is a backup
+    {"slipsnisse": "backup", "format": 1, …, "keys": "…"}           the head; the keys are sealed
+    with the passphrase {"table": "mcpregistry.server", "columns": ["id", …]}           then its
+    rows {"end": "mcpregistry.server", "rows": 2, "digest": "…", "next": 3} {"whole": true,
+    "tables": 61, "rows": 4711, "signature": "…"}   nothing without this line is a backup
 
 The signature is an HMAC over all lines before it.
 """
@@ -30,7 +30,12 @@ class Writer:
     """Writes lines. ``head`` is written at once, ``finish`` makes it a whole backup."""
 
     def __init__(
-        self, stream: IO[bytes], passphrase: str, head: Mapping[str, Any], keys: Mapping[str, str], work: int
+        self,
+        stream: IO[bytes],
+        passphrase: str,
+        head: Mapping[str, Any],
+        keys: Mapping[str, str],
+        work: int,
     ) -> None:
         cost = fresh_cost(work)
         self._lock = locked(passphrase, cost)
@@ -66,7 +71,8 @@ class Reader:
         head = _parsed(first)
         if not isinstance(head, dict) or head.get("slipsnisse") != "backup":
             raise ConfigInvalid(
-                "The file is not a backup of Slipsnisse.", remedy="Name a file that `manage.py backup` created."
+                "The file is not a backup of Slipsnisse.",
+                remedy="Name a file that `manage.py backup` created.",
             )
         if head.get("format") != FORMAT:
             raise ConfigInvalid(
@@ -90,19 +96,27 @@ class Reader:
                 return
             self._lock.signature.update(line)
             yield said
-        raise ConfigInvalid("The backup is incomplete: it was not finished, or it was truncated.", remedy=_DAMAGED)
+        raise ConfigInvalid(
+            "The backup is incomplete: it was not finished, or it was truncated.", remedy=_DAMAGED
+        )
 
     def _whole(self, said: Mapping[str, Any]) -> None:
-        if not hmac.compare_digest(str(said.get("signature", "")), self._lock.signature.hexdigest()):
+        if not hmac.compare_digest(
+            str(said.get("signature", "")), self._lock.signature.hexdigest()
+        ):
             raise ConfigInvalid("The backup was changed after it was created.", remedy=_DAMAGED)
 
     def _read(self) -> bytes:
         try:
             line = self._zip.readline(_LONGEST)
         except (OSError, EOFError, ValueError, zlib.error) as error:  # not gzip, or cut, or damaged
-            raise ConfigInvalid("The file is not a backup, or it was damaged or truncated.", remedy=_DAMAGED) from error
+            raise ConfigInvalid(
+                "The file is not a backup, or it was damaged or truncated.", remedy=_DAMAGED
+            ) from error
         if line and not line.endswith(b"\n"):
-            raise ConfigInvalid("The backup contains a line that is truncated or too long.", remedy=_DAMAGED)
+            raise ConfigInvalid(
+                "The backup contains a line that is truncated or too long.", remedy=_DAMAGED
+            )
         return line
 
 
@@ -119,4 +133,6 @@ def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise ConfigInvalid("The backup contains a line that is not valid JSON.", remedy=_DAMAGED) from error
+        raise ConfigInvalid(
+            "The backup contains a line that is not valid JSON.", remedy=_DAMAGED
+        ) from error

@@ -1,4 +1,5 @@
-"""A site into a stream, consistent while it runs, and a file of such a stream looked at once more."""
+"""A site into a stream, consistent while it runs, and a file of such a stream looked at once
+more."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ PROGRESS = 50_000  # rows after which a long table says how far it is
 _LOCK_SECONDS = 20
 
 
-def dump(stream: IO[bytes], passphrase: str, say: Say, *, alone: bool = False, work: int | None = None) -> int:
+def dump(
+    stream: IO[bytes], passphrase: str, say: Say, *, alone: bool = False, work: int | None = None
+) -> int:
     """Write the whole site, as it is at one moment. Returns how many rows.
 
-    Nobody waits for it, unless ``alone``: then nobody else writes until it ends, as a site needs that moves away.
-    ``work`` is what a guess at the passphrase costs (``WORK``).
+    Nobody waits for it, unless ``alone``: then nobody else writes until it ends, as a site needs
+    that moves away. ``work`` is what a guess at the passphrase costs (``WORK``).
     """
     migrations = schema.applied(DEFAULT_DB_ALIAS)
     tables = schema.tables(migrations)
@@ -46,7 +49,12 @@ def dump(stream: IO[bytes], passphrase: str, say: Say, *, alone: bool = False, w
 
 def _head(migrations: schema.Migrations) -> Mapping[str, Any]:
     made = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"release": VERSION, "made_at": made, "database": connections[SOURCE].vendor, "migrations": migrations}
+    return {
+        "release": VERSION,
+        "made_at": made,
+        "database": connections[SOURCE].vendor,
+        "migrations": migrations,
+    }
 
 
 def _ring() -> keys.Ring:
@@ -62,13 +70,16 @@ def _table(table: Table, writer: Writer, say: Say) -> int:
         tally.add(table.canonical(row))
         if not tally.rows % PROGRESS:
             say(f"  {table.name}: {tally.rows:,} rows")
-    writer.object(end=table.label, rows=tally.rows, digest=tally.digest, next=table.next_number(SOURCE))
+    writer.object(
+        end=table.label, rows=tally.rows, digest=tally.digest, next=table.next_number(SOURCE)
+    )
     return tally.rows
 
 
 @contextmanager
 def _one_moment(*, alone: bool) -> Iterator[None]:
-    """``SOURCE`` leads to the site's database, which looks to it all the time as it was at first."""
+    """``SOURCE`` leads to the site's database, which looks to it all the time as it was at
+    first."""
     source = connections[DEFAULT_DB_ALIAS].copy()
     options: dict[str, Any] = source.settings_dict["OPTIONS"]
     options.pop("pool", None)
@@ -103,7 +114,8 @@ def _keep_others_out(tables: list[Table]) -> None:
             cursor.execute(f"LOCK TABLE {names} IN SHARE MODE")
     except DatabaseError as error:
         raise Conflict(
-            "The database is still being written to.", remedy="Stop the site on all machines, then try again."
+            "The database is still being written to.",
+            remedy="Stop the site on all machines, then try again.",
         ) from error
 
 
@@ -111,12 +123,15 @@ def _keep_others_out(tables: list[Table]) -> None:
 
 
 def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
-    """Write a backup into the folder and look at it once more. Returns its path, and how many rows it has.
+    """Write a backup into the folder and look at it once more. Returns its path, and how many rows
+    it has.
 
-    Until it is whole and on disk its name ends in ``.part``. Raises ConfigInvalid where the folder takes no file.
+    Until it is whole and on disk its name ends in ``.part``. Raises ConfigInvalid where the folder
+    takes no file.
     """
     name = f"slipsnisse-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}Z.backup"
-    part, path = folder / f"{name}.part", folder / name
+    part = folder / f"{name}.part"
+    path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(part, "xb", opener=_private) as stream:
@@ -140,11 +155,14 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
 
 
 def report_open_secrets(say: Say) -> None:
-    """Say which servers and providers have secrets in the clear in the file, and what could not be searched for them.
+    """Say which servers and providers have secrets in the clear in the file, and what could not be
+    searched for them.
 
-    The database of an earlier release may lack tables or columns that this release reads. Raises DatabaseError otherwise.
+    The database of an earlier release may lack tables or columns that this release reads. Raises
+    DatabaseError otherwise.
     """
-    from controlplane.health import unapplied_migrations  # needs more of the site than a backup does
+    # needs more of the site than a backup does
+    from controlplane.health import unapplied_migrations
 
     found: list[str] = []
     not_searched: list[str] = []
@@ -157,7 +175,9 @@ def report_open_secrets(say: Say) -> None:
                 raise
             not_searched.append(rows)
     if found:
-        say(f"The file contains unencrypted secrets in the command or address of: {', '.join(found)}. {REMEDY}")
+        say(
+            f"The file contains unencrypted secrets in the command or address of: {', '.join(found)}. {REMEDY}"
+        )
     if not_searched:
         say(
             f"The following could not be searched for unencrypted secrets, because the database is of an earlier release: "
@@ -166,16 +186,20 @@ def report_open_secrets(say: Say) -> None:
 
 
 def verify(path: Path, passphrase: str) -> int:
-    """Read a file to its end: it is whole, unchanged, and holds what it says. Returns how many rows."""
+    """Read a file to its end: it is whole, unchanged, and holds what it says. Returns how many
+    rows."""
     with path.open("rb") as stream:
         reader = Reader(stream, passphrase)
         tables = {table.label: table for table in schema.tables(reader.head["migrations"])}
-        table, tally, rows = None, Tally(), 0
+        table = None
+        tally = Tally()
+        rows = 0
         for said in reader.lines():
             if isinstance(said, list) and table:
                 tally.add(table.canonical(said))
             elif "table" in said:
-                table, tally = tables[said["table"]], Tally()
+                table = tables[said["table"]]
+                tally = Tally()
             elif "end" in said:
                 compare(said, tally)
                 rows += tally.rows
@@ -183,7 +207,8 @@ def verify(path: Path, passphrase: str) -> int:
 
 
 def compare(said: Mapping[str, Any], found: Tally) -> None:
-    """Raises ConfigInvalid unless the rows that were found are those that a table's end speaks of."""
+    """Raises ConfigInvalid unless the rows that were found are those that a table's end speaks
+    of."""
     if (said["rows"], said["digest"]) != (found.rows, found.digest):
         raise ConfigInvalid(
             f"{said['end']}: {said['rows']:,} rows were written, but {found.rows:,} rows or other rows were read.",

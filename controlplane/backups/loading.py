@@ -24,11 +24,13 @@ from mcpregistry.services.upkeep.invariants.calls import check
 
 
 def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool = False) -> int:
-    """Make the site's database what the stream says, on the release's own tables. Returns how many rows.
+    """Make the site's database what the stream says, on the release's own tables. Returns how many
+    rows.
 
-    ``accept_older_log``: also if this machine knows a newer seal of the audit log than the stream has; the log records it.
-    Raises Conflict where the database is not empty, the stream comes from a newer release, or its log is older and this is
-    not accepted, ConfigInvalid where the stream is no whole backup; then the database is as empty as before.
+    ``accept_older_log``: also if this machine knows a newer seal of the audit log than the stream
+    has; the log records it. Raises Conflict where the database is not empty, the stream comes from
+    a newer release, or its log is older and this is not accepted, ConfigInvalid where the stream is
+    no whole backup; then the database is as empty as before.
     """
     reader = Reader(stream, passphrase)
     tables = {table.label: table for table in schema.tables(reader.head["migrations"])}
@@ -44,9 +46,12 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
                 f"The audit log of the backup is not the newest one of this machine. {lost}",
                 remedy="To restore it anyway, and record this in the log, run the command again with --accept-older-log.",
             )
-    call_command("migrate", verbosity=0, interactive=False)  # to this release; and with it triggers and roles
+    # to this release; and with it triggers and roles
+    call_command("migrate", verbosity=0, interactive=False)
     if ended := reaping.bury_everything(database_now()):
-        say(f"Calls that were running at the time of the backup, and were ended as unknown: {ended:,}.")
+        say(
+            f"Calls that were running at the time of the backup, and were ended as unknown: {ended:,}."
+        )
     if lost:
         newest_seal.accept_restored_log(actor="restore", reason="restored from a backup")
         say(f"The audit log records that it continues from an earlier state. {lost}")
@@ -54,7 +59,8 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
 
 
 def problems() -> Iterator[str]:
-    """What is wrong with the site's records: a restored one has nothing wrong that the original had not."""
+    """What is wrong with the site's records: a restored one has nothing wrong that the original had
+    not."""
     for finding in check(timezone.now()):  # the audit log's chains among them
         if finding.violations:
             yield f"Failed {finding.violations} times: {finding.rule} {'; '.join(finding.examples)}"
@@ -64,7 +70,8 @@ def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
     drop_guards()  # the audit log would refuse to be emptied, and every row would be told of
     for table in tables.values():
         _clear(table)
-    ends, lines = [], reader.lines()
+    ends = []
+    lines = reader.lines()
     for said in lines:
         if "table" in said:
             ends.append(_take(_named(said, tables), lines, say))
@@ -73,7 +80,8 @@ def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
     _check_references()
     if len(ends) != len(tables):
         raise ConfigInvalid(
-            "The backup does not contain all tables.", remedy="Restore it with the release that created it."
+            "The backup does not contain all tables.",
+            remedy="Restore it with the release that created it.",
         )
     say(f"Compared the rows of {len(ends)} tables with the backup.")
     return sum(end["rows"] for _, end in ends)
@@ -112,7 +120,8 @@ def _clear(table: Table) -> None:
 
 
 def _finish(table: Table, end: dict[str, Any]) -> None:
-    """What the database holds now is what was written, and it goes on counting where the other one did."""
+    """What the database holds now is what was written, and it goes on counting where the other one
+    did."""
     table.count_from(end["next"], DEFAULT_DB_ALIAS)
     compare(end, table.tally(DEFAULT_DB_ALIAS))
 
@@ -128,7 +137,8 @@ def _check_references() -> None:
 
 
 def _take_keys(ring: keys.Ring, say: Say) -> None:
-    """The keys come along with what they have sealed. Raises Conflict where variables give this site others."""
+    """The keys come along with what they have sealed. Raises Conflict where variables give this
+    site others."""
     here = dict(settings.SLIPSNISSE_KEYS)
     if keys.sealing_is_given():
         other = sorted(key_id for key_id, key in ring.sealing.items() if here.get(key_id) != key)

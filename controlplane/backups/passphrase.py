@@ -1,7 +1,7 @@
 """What a passphrase does for a backup: it seals the site's keys in it, and signs the whole.
 
-Whoever has the file alone can read the rows as they stand in the database, but opens no secret in them, and changes no
-row without being noticed.
+Whoever has the file alone can read the rows as they stand in the database, but opens no secret in
+them, and changes no row without being noticed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Lock:
         ).decode()
 
     def open(self, text: str, context: bytes) -> Any:
-        """What was sealed. Raises ConfigInvalid: a wrong passphrase and a changed file look the same."""
+        """What was sealed. Raises ConfigInvalid: a wrong passphrase and a changed file look the
+        same."""
         try:
             raw = base64.b64decode(text, validate=True)
             return json.loads(AESGCM(self.sealing).decrypt(raw[:_NONCE], raw[_NONCE:], context))
@@ -78,23 +79,29 @@ def fresh_cost(work: int) -> Cost:
 
 
 def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:
-    """The keys that the passphrase stands for. Raises ConfigInvalid where a file asks for too much work."""
+    """The keys that the passphrase stands for. Raises ConfigInvalid where a file asks for too much
+    work."""
     try:
         given = cost if isinstance(cost, Cost) else Cost(**cost)
         if not (given.n <= _MOST_WORK and given.r * given.p <= 8):
             raise ValueError
-        key = Scrypt(base64.b64decode(given.salt), 64, given.n, given.r, given.p).derive(passphrase.encode())
+        key = Scrypt(base64.b64decode(given.salt), 64, given.n, given.r, given.p).derive(
+            passphrase.encode()
+        )
     except (TypeError, ValueError) as error:
         raise ConfigInvalid(
-            "The file does not contain how its passphrase is used.", remedy="Use another copy of the file."
+            "The file does not contain how its passphrase is used.",
+            remedy="Use another copy of the file.",
         ) from error
     return Lock(sealing=key[:32], signing=key[32:])
 
 
 def ask(*, new: bool) -> str:
-    """The passphrase, from the variable or the file that it names, else typed; ``new``: twice, and not too short.
+    """The passphrase, from the variable or the file that it names, else typed; ``new``: twice, and
+    not too short.
 
-    Never an argument: those are seen by everybody on the machine. Raises ConfigInvalid where there is none.
+    Never an argument: those are seen by everybody on the machine. Raises ConfigInvalid where there
+    is none.
     """
     given = env.text(VARIABLE) or _typed(new=new)
     if new and len(given) < SHORTEST:
@@ -108,7 +115,8 @@ def ask(*, new: bool) -> str:
 def _typed(*, new: bool) -> str:
     if not sys.stdin.isatty():
         raise ConfigInvalid(
-            "A passphrase is required.", remedy=f"Set {VARIABLE}, or set {VARIABLE}_FILE to the path of a file with it."
+            "A passphrase is required.",
+            remedy=f"Set {VARIABLE}, or set {VARIABLE}_FILE to the path of a file with it.",
         )
     given = getpass.getpass("Passphrase of the backup: ")
     if new and getpass.getpass("Repeat the passphrase: ") != given:

@@ -1,4 +1,5 @@
-"""Which tables a site has: those of the migrations that were applied, whatever release reads them."""
+"""Which tables a site has: those of the migrations that were applied, whatever release reads
+them."""
 
 from __future__ import annotations
 
@@ -18,12 +19,20 @@ from mcpregistry.migrations import FIRST_MIGRATION
 Migrations = Mapping[str, Sequence[str]]  # app -> names, sorted
 
 LEFT_OUT = {  # people sign in and hosts shake hands again: a copy of a site is no way into it
-    "sessions.session", "mcpregistry.hostsession", "mcpregistry.hostmessage", "mcpregistry.hoststream",
-}  # fmt: skip
+    "sessions.session",
+    "mcpregistry.hostsession",
+    "mcpregistry.hostmessage",
+    "mcpregistry.hoststream",
+}
 _MADE_BY_MIGRATE = {
-    "contenttypes.contenttype", "auth.permission", "auth.group", "auth.group_permissions", "mcpregistry.change",
-    "mcpregistry.configuration", "mcpregistry.auditseal",
-}  # fmt: skip
+    "contenttypes.contenttype",
+    "auth.permission",
+    "auth.group",
+    "auth.group_permissions",
+    "mcpregistry.change",
+    "mcpregistry.configuration",
+    "mcpregistry.auditseal",
+}
 
 
 def applied(using: str) -> Migrations:
@@ -55,7 +64,9 @@ def tables(migrations: Migrations) -> list[Table]:
         )
     models = loader.project_state(nodes).apps.get_models(include_auto_created=True)
     found = [Table(model) for model in models if model._meta.managed and not model._meta.proxy]
-    return sorted((table for table in found if table.label not in LEFT_OUT), key=lambda table: table.label)
+    return sorted(
+        (table for table in found if table.label not in LEFT_OUT), key=lambda table: table.label
+    )
 
 
 def refuse_unless_empty() -> None:
@@ -66,7 +77,8 @@ def refuse_unless_empty() -> None:
         if model._meta.db_table not in there or model._meta.label_lower in _MADE_BY_MIGRATE:
             continue
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM {connection.ops.quote_name(model._meta.db_table)} LIMIT 1")  # noqa: S608
+            name = connection.ops.quote_name(model._meta.db_table)
+            cursor.execute(f"SELECT 1 FROM {name} LIMIT 1")  # noqa: S608 -- a table of ours
             if cursor.fetchone():
                 raise Conflict(
                     f"The database is not empty: {model._meta.db_table} has rows.",
@@ -97,7 +109,10 @@ def _nodes(migrations: Migrations) -> list[tuple[str, str]]:
 
 def _drop() -> None:
     connection = connections[DEFAULT_DB_ALIAS]
-    ours = [*connection.introspection.django_table_names(only_existing=True, include_views=False), "django_migrations"]
+    ours = [
+        *connection.introspection.django_table_names(only_existing=True, include_views=False),
+        "django_migrations",
+    ]
     cascade = " CASCADE" if connection.vendor == "postgresql" else ""
     with connection.constraint_checks_disabled(), connection.cursor() as cursor:
         for table in ours:

@@ -41,11 +41,18 @@ class Table:
     """One table, as the model describes it that the migrations make of it."""
 
     def __init__(self, model: type[models.Model]) -> None:
-        self.model, self.fields = model, model._meta.local_concrete_fields
-        self.label, self.name = model._meta.label_lower, model._meta.db_table
+        self.model = model
+        self.fields = model._meta.local_concrete_fields
+        self.label = model._meta.label_lower
+        self.name = model._meta.db_table
         self.columns = [field.attname for field in self.fields]
-        self._json = [place for place, field in enumerate(self.fields) if isinstance(field, models.JSONField)]
-        self._counted = next((str(field.column) for field in self.fields if isinstance(field, models.AutoField)), None)
+        self._json = [
+            place for place, field in enumerate(self.fields) if isinstance(field, models.JSONField)
+        ]
+        self._counted = next(
+            (str(field.column) for field in self.fields if isinstance(field, models.AutoField)),
+            None,
+        )
 
     def read(self, using: str) -> Iterator[Sequence[Any]]:
         """Every row, a chunk at a time."""
@@ -60,7 +67,8 @@ class Table:
         return tally
 
     def canonical(self, row: Sequence[Any]) -> bytes:
-        """The row's one spelling: PostgreSQL keeps neither the order of an object's keys nor how a number is written."""
+        """The row's one spelling: PostgreSQL keeps neither the order of an object's keys nor how a
+        number is written."""
         if self._json:
             row = [*row]
             for place in self._json:
@@ -68,7 +76,8 @@ class Table:
         return dumped(row)
 
     def insert(self, rows: Iterable[list[Any]], using: str) -> None:
-        """Write rows that came as JSON. Raises ConfigInvalid, naming the row that the database does not take."""
+        """Write rows that came as JSON. Raises ConfigInvalid, naming the row that the database does
+        not take."""
         source = iter(rows)
         while batch := list(islice(source, _BATCH)):
             prepared = [self._prepared(row, using) for row in batch]
@@ -83,15 +92,19 @@ class Table:
         columns = ", ".join(quoted(str(field.column)) for field in self.fields)
         marks = ", ".join(["%s"] * len(self.fields))
         with transaction.atomic(using), connections[using].cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {quoted(self.name)} ({columns}) VALUES ({marks})", rows)  # noqa: S608
+            insert = f"INSERT INTO {quoted(self.name)} ({columns}) VALUES ({marks})"  # noqa: S608 -- tables of ours
+            cursor.executemany(insert, rows)
 
     def _prepared(self, row: list[Any], using: str) -> list[Any]:
-        return [self._stored(field, value, using) for field, value in zip(self.fields, row, strict=True)]
+        return [
+            self._stored(field, value, using) for field, value in zip(self.fields, row, strict=True)
+        ]
 
     def _stored(self, field: Any, value: Any, using: str) -> Any:
         connection = connections[using]
         if value is None and isinstance(field, models.JSONField) and not field.null:
-            return connection.ops.adapt_json_value(None, field.encoder)  # JSON's null, which is a value
+            # JSON's null, which is a value
+            return connection.ops.adapt_json_value(None, field.encoder)
         return None if value is None else field.get_db_prep_save(field.to_python(value), connection)
 
     def _find_wrong(self, rows: list[list[Any]], using: str) -> None:
@@ -106,7 +119,8 @@ class Table:
                     "a NUL character.",
                 ) from error
 
-    # Numbers that the database gives out itself: also those that were deleted are never given out again.
+    # Numbers that the database gives out itself: also those that were deleted are never given out
+    # again.
 
     def next_number(self, using: str) -> int | None:
         """The number of the next new row; None where rows are not numbered by the database."""
@@ -128,15 +142,20 @@ class Table:
         with connections[using].cursor() as cursor:
             if connections[using].vendor == "sqlite":
                 cursor.execute("DELETE FROM sqlite_sequence WHERE name = %s", [self.name])
-                cursor.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", [self.name, number - 1])
+                cursor.execute(
+                    "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)",
+                    [self.name, number - 1],
+                )
             else:
                 cursor.execute(
-                    "SELECT setval(pg_get_serial_sequence(%s, %s), %s, false)", [self.name, self._counted, number]
+                    "SELECT setval(pg_get_serial_sequence(%s, %s), %s, false)",
+                    [self.name, self._counted, number],
                 )
 
 
 def dumped(row: Sequence[Any]) -> bytes:
-    """A row as one line of JSON; what JSON does not know is text, from which its column takes it back."""
+    """A row as one line of JSON; what JSON does not know is text, from which its column takes it
+    back."""
     return json.dumps(row, default=_as_text, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -149,7 +168,8 @@ def _as_text(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value with whole numbers written as such: PostgreSQL keeps 1e16 as 10000000000000000."""
+    """A JSON value with whole numbers written as such: PostgreSQL keeps 1e16 as
+    10000000000000000."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,5 @@
-"""What an entry of the document has to be before anything is made of it: words that its kind knows, secrets in their place."""
+"""What an entry of the document has to be before anything is made of it: words that its kind knows,
+secrets in their place."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def checked(kind: Kind, entry: Any) -> Entry:
         raise ConfigInvalid("the entry is not an object.", remedy=CORRECT)
     if unknown := sorted(entry.keys() - kind.known()):
         raise ConfigInvalid(
-            f'"{unknown[0]!s:.100}" is not a valid key.', remedy=f"Valid keys: {', '.join(sorted(kind.known()))}."
+            f'"{unknown[0]!s:.100}" is not a valid key.',
+            remedy=f"Valid keys: {', '.join(sorted(kind.known()))}.",
         )
     for word in ("enabled", *DECIDED):
         if word in entry and not isinstance(entry[word], bool):

@@ -1,6 +1,8 @@
-"""What stands in the document: each kind of row with its section, its name there, and what of it is configuration.
+"""What stands in the document: each kind of row with its section, its name there, and what of it is
+configuration.
 
-The columns are the models' own, but for those that a kind names as left out, so a new column cannot be forgotten.
+The columns are the models' own, but for those that a kind names as left out, so a new column cannot
+be forgotten.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from mcpregistry.models import (
     SlackIdentity,
     Tool,
     Workspace,
-)  # fmt: skip
+)
 from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.server import Lifecycle
@@ -75,7 +77,8 @@ WITH: dict[type[Model], str] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """``more`` says of a row what no column of it says. Rows without a name of their own are told by all they say."""
+    """``more`` says of a row what no column of it says. Rows without a name of their own are told
+    by all they say."""
 
     section: str
     model: type[Model]
@@ -90,14 +93,18 @@ class Kind:
         return self.model in NAMES
 
     def fields(self) -> list[Field[Any, Any]]:
-        """The columns that the document has, in the model's order; relations and lists of rows among them."""
+        """The columns that the document has, in the model's order; relations and lists of rows
+        among them."""
         skipped = {*_MADE, *self.left_out, *self.inside, *sealed(self.model)}
         columns = [*self.model._meta.concrete_fields, *self.model._meta.local_many_to_many]
         return [column for column in columns if column.name not in skipped]
 
     def hiding(self) -> set[str]:
-        """The words whose values may be references to secrets; elsewhere what looks like one is a value as any other."""
-        return {"command", *ADDRESSES} & {each.name for each in self.fields()} | {*sealed(self.model).values()}
+        """The words whose values may be references to secrets; elsewhere what looks like one is a
+        value as any other."""
+        return {"command", *ADDRESSES} & {each.name for each in self.fields()} | {
+            *sealed(self.model).values()
+        }
 
     def known(self) -> set[str]:
         """Every word that an entry may have."""
@@ -116,7 +123,11 @@ class Kind:
 
     def entry(self, name: str, row: Any, secrets: Secrets) -> Entry:
         """All that is not as a new row has it."""
-        said = {column.name: _said(column, row) for column in self.fields() if not _is_default(column, row)}
+        said = {
+            column.name: _said(column, row)
+            for column in self.fields()
+            if not _is_default(column, row)
+        }
         for held in sealed(self.model).values():
             if value := getattr(row, held):
                 said[held] = secrets.hidden(value, f"{self.section}/{name}/{held}")
@@ -129,16 +140,25 @@ class Kind:
         return said | self.more(row)
 
     def spelled(self, entry: Entry) -> Entry:
-        """What a file says in the way in which ``entry`` says it, without what a new row has anyway: so that a time, a
-        number or an order that a person wrote otherwise is no change. Raises ConfigInvalid for what no column takes."""
+        """What a file says in the way in which ``entry`` says it, without what a new row has
+        anyway: so that a time, a number or an order that a person wrote otherwise is no change.
+        Raises ConfigInvalid for what no column takes."""
         columns = {column.name: column for column in self.fields()}
         told = {word: _spelled(columns.get(word), word, value) for word, value in entry.items()}
-        return {word: value for word, value in told.items() if not _is_new(columns.get(word), word, value)}
+        return {
+            word: value
+            for word, value in told.items()
+            if not _is_new(columns.get(word), word, value)
+        }
 
 
 def _spelled(column: Field[Any, Any] | None, word: str, value: Any) -> Any:
     if word == "permissions" or (column is not None and column.many_to_many):
-        return sorted(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
+        return (
+            sorted(value)
+            if isinstance(value, list) and all(isinstance(each, str) for each in value)
+            else value
+        )
     return value if column is None or column.is_relation else written(read(column, value))
 
 
@@ -148,13 +168,17 @@ def _is_new(column: Field[Any, Any] | None, word: str, value: Any) -> bool:
         return value is True if word == "enabled" else not value
     if column.many_to_many or column.is_relation:
         return value is None or value == []
-    return value == written(None if column.default is NOT_PROVIDED and column.null else column.get_default())
+    return value == written(
+        None if column.default is NOT_PROVIDED and column.null else column.get_default()
+    )
 
 
 def _said(column: Field[Any, Any], row: Any) -> Any:
     related: Any = column.related_model
     if column.many_to_many:
-        return sorted(NAMES[related](each) for each in _listed(getattr(row, column.name).all(), related))
+        return sorted(
+            NAMES[related](each) for each in _listed(getattr(row, column.name).all(), related)
+        )
     if column.is_relation:
         return NAMES[related](getattr(row, column.name))
     return written(column.value_from_object(row))
@@ -192,7 +216,8 @@ def _of_tool(row: Tool) -> Entry:
     definition = row.pinned or row.latest
     if definition is None:
         return {}
-    data = definition.data  # as its text where no file could hold the values: NUL, lone surrogates, hundreds of levels
+    # as its text where no file could hold the values: NUL, lone surrogates, hundreds of levels
+    data = definition.data
     said = {"definition": data if text.fits(data, below=DEPTH) else definition.body}
     return said | {"approved": True} if row.pinned else said
 
@@ -204,7 +229,8 @@ def _of_provider(row: Provider) -> Entry:
 def _of_expert(row: ExpertTool) -> Entry:
     return {
         "models": [
-            NAMES[LanguageModel](target.model) for target in row.ordered_targets.select_related("model__provider")
+            NAMES[LanguageModel](target.model)
+            for target in row.ordered_targets.select_related("model__provider")
         ]
     }
 
@@ -212,62 +238,151 @@ def _of_expert(row: ExpertTool) -> Entry:
 def _of_role(row: Group) -> Entry:
     return {
         "permissions": sorted(
-            f"{p.content_type.app_label}.{p.codename}" for p in row.permissions.select_related("content_type")
+            f"{p.content_type.app_label}.{p.codename}"
+            for p in row.permissions.select_related("content_type")
         )
     }
 
 
 def _roles() -> QuerySet[Group]:
-    """Those that people have made; the others are the release's own, and each migration sets what they may."""
+    """Those that people have made; the others are the release's own, and each migration sets what
+    they may."""
     return Group.objects.exclude(name__in=ROLES)
 
 
 def _tools() -> QuerySet[Tool]:
-    """Those that are approved, or that a grant or rule names; what else waits for a decision is no configuration."""
-    named = [model.objects.filter(tool__isnull=False).values("tool") for model in (Grant, PolicyRule)]
+    """Those that are approved, or that a grant or rule names; what else waits for a decision is no
+    configuration."""
+    named = [
+        model.objects.filter(tool__isnull=False).values("tool") for model in (Grant, PolicyRule)
+    ]
     wanted = Q(pinned__isnull=False) | Q(pk__in=named[0]) | Q(pk__in=named[1])
-    return Tool.offers.filter(wanted, latest__isnull=False).select_related("pinned", "latest", "server")
+    return Tool.offers.filter(wanted, latest__isnull=False).select_related(
+        "pinned", "latest", "server"
+    )
 
 
-_SEEN = frozenset({
-    "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "unavailable_since",
-    "next_check_at", "check_until", "check_by", "protocol_era", "server_info", "server_instructions", "refreshed_at", "left_out", "last_connected_at", "features",
-    "revision", "launch_by", "confirmed_launch", "confirmed_by", "confirmed_at", "lifecycle", "source",
-})  # fmt: skip
-_TESTED = frozenset({
-    "test_asked_at", "tested_at", "test_model", "test_answer", "test_error", "test_ms", "confirmed_destination",
-    "confirmed_by", "confirmed_at",
-})  # fmt: skip
+_SEEN = frozenset(
+    {
+        "last_ok_at",
+        "last_error",
+        "last_error_code",
+        "last_error_at",
+        "consecutive_failures",
+        "unavailable_since",
+        "next_check_at",
+        "check_until",
+        "check_by",
+        "protocol_era",
+        "server_info",
+        "server_instructions",
+        "refreshed_at",
+        "left_out",
+        "last_connected_at",
+        "features",
+        "revision",
+        "launch_by",
+        "confirmed_launch",
+        "confirmed_by",
+        "confirmed_at",
+        "lifecycle",
+        "source",
+    }
+)
+_TESTED = frozenset(
+    {
+        "test_asked_at",
+        "tested_at",
+        "test_model",
+        "test_answer",
+        "test_error",
+        "test_ms",
+        "confirmed_destination",
+        "confirmed_by",
+        "confirmed_at",
+    }
+)
 
-_DRIVEN = frozenset({
-    "worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level",
-})  # fmt: skip
+_DRIVEN = frozenset(
+    {
+        "worker",
+        "fence",
+        "lease_until",
+        "wake_at",
+        "idle_since",
+        "finished_at",
+        "focus",
+        "awaits_level",
+    }
+)
 
-# In the order in which they can be made: what is named comes before what names it.
-# Permits are not exported: each is bound to a rule by a hash over database keys, so no call of another site could match.
+# In the order in which they can be made: what is named comes before what names it. Permits are not
+# exported: each is bound to a rule by a hash over database keys, so no call of another site could
+# match.
 KINDS = (
-    Kind("roles", Group, frozenset({"permissions"}), _of_role, frozenset({"permissions"}), _roles, frozenset({"name"})),
+    Kind(
+        "roles",
+        Group,
+        frozenset({"permissions"}),
+        _of_role,
+        frozenset({"permissions"}),
+        _roles,
+        frozenset({"name"}),
+    ),
     Kind("configuration", Configuration, frozenset({"revision", "complete_for"})),
     Kind("credentials", Credential, inside=frozenset({"name"})),
-    Kind("servers", Server, _SEEN, _of_server, frozenset({"confirmed", "enabled"}), inside=frozenset({"slug"})),
-    Kind("tools", Tool, frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}), _of_tool,
-         frozenset({"definition", "approved"}), _tools, frozenset({"server", "kind", "name"})),
-    Kind("energy_pools", EnergyPool, frozenset({"level", "level_at", *HEAD_COLUMNS}), inside=frozenset({"slug"})),
+    Kind(
+        "servers",
+        Server,
+        _SEEN,
+        _of_server,
+        frozenset({"confirmed", "enabled"}),
+        inside=frozenset({"slug"}),
+    ),
+    Kind(
+        "tools",
+        Tool,
+        frozenset({"pinned", "latest", "present", "first_seen_at", "last_seen_at"}),
+        _of_tool,
+        frozenset({"definition", "approved"}),
+        _tools,
+        frozenset({"server", "kind", "name"}),
+    ),
+    Kind(
+        "energy_pools",
+        EnergyPool,
+        frozenset({"level", "level_at", *HEAD_COLUMNS}),
+        inside=frozenset({"slug"}),
+    ),
     Kind("registries", RegistrySource, frozenset(READ), inside=frozenset({"slug"})),
     Kind("agents", Agent, inside=frozenset({"slug"})),
     Kind("endpoints", Endpoint, inside=frozenset({"slug"})),
     Kind("budgets", Budget, frozenset(HEAD_COLUMNS), inside=frozenset({"slug"})),
     Kind("workspaces", Workspace, inside=frozenset({"directory"})),
-    Kind("providers", Provider, _TESTED, _of_provider, frozenset({"confirmed"}), inside=frozenset({"slug"})),
+    Kind(
+        "providers",
+        Provider,
+        _TESTED,
+        _of_provider,
+        frozenset({"confirmed"}),
+        inside=frozenset({"slug"}),
+    ),
     Kind("models", LanguageModel, inside=frozenset({"provider", "name"})),
-    Kind("experts", ExpertTool, frozenset({"targets"}), _of_expert, frozenset({"models"}), inside=frozenset({"name"})),
+    Kind(
+        "experts",
+        ExpertTool,
+        frozenset({"targets"}),
+        _of_expert,
+        frozenset({"models"}),
+        inside=frozenset({"name"}),
+    ),
     Kind("effort_agents", EffortAgent, _DRIVEN, inside=frozenset({"expert"})),
     Kind("headends", Headend, inside=frozenset({"slug"})),
     Kind("rules", PolicyRule, inside=frozenset({"name"})),
     Kind("grants", Grant),
     Kind("channels", Channel, inside=frozenset({"name"})),
     Kind("slack_people", SlackIdentity, inside=frozenset({"team", "member"})),
-)  # fmt: skip
+)
 _BY_SECTION: Mapping[str, Kind] = {kind.section: kind for kind in KINDS}
 
 

@@ -1,4 +1,5 @@
-"""A document of a whole site, read into this one: what differs is saved by the services, all of it or nothing."""
+"""A document of a whole site, read into this one: what differs is saved by the services, all of it
+or nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
 
 @dataclass
 class Report:
-    """``made``, ``changed`` and ``removed`` as section/name; ``kept``: rows that are here and not in the file."""
+    """``made``, ``changed`` and ``removed`` as section/name; ``kept``: rows that are here and not
+    in the file."""
 
     made: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -45,13 +47,20 @@ class _Undo(Exception):
     """Nothing of a trial stays."""
 
 
-def take(document: Mapping[str, Any], given: Mapping[str, Any], *, confirm: bool, save: bool = True,
-         after: Callable[[], None] = lambda: None) -> Report:  # fmt: skip
+def take(
+    document: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    confirm: bool,
+    save: bool = True,
+    after: Callable[[], None] = lambda: None,
+) -> Report:
     """Make this site what the document says; rows that it does not name stay as they are.
 
-    ``given``: secrets by their names; of others the ones that are here stay. ``confirm``: launches, destinations and
-    definitions that were confirmed there are so here too, else each waits for a person. ``after`` may look at the result
-    before it counts; without ``save`` it never does. Raises ConfigInvalid with the place of what is wrong.
+    ``given``: secrets by their names; of others the ones that are here stay. ``confirm``: launches,
+    destinations and definitions that were confirmed there are so here too, else each waits for a
+    person. ``after`` may look at the result before it counts; without ``save`` it never does.
+    Raises ConfigInvalid with the place of what is wrong.
     """
     _check_head(document)
     taking = _Taking(given, confirm, rights=all_rights)  # only a command reads a whole document
@@ -65,8 +74,8 @@ def take(document: Mapping[str, Any], given: Mapping[str, Any], *, confirm: bool
 
 @dataclass(frozen=True)
 class Item:
-    """A row (None: a new one, under ``key`` where it had one) to be made as ``entry`` says, with secrets of its own;
-    without an entry, to be removed."""
+    """A row (None: a new one, under ``key`` where it had one) to be made as ``entry`` says, with
+    secrets of its own; without an entry, to be removed."""
 
     kind: Kind
     name: str
@@ -86,10 +95,12 @@ def put(
     save: bool = True,
     after: Callable[[], None] = lambda: None,
 ) -> Report:
-    """Make single rows what they once were, as ``take`` does for a document: what people confirm waits for them anew.
+    """Make single rows what they once were, as ``take`` does for a document: what people confirm
+    waits for them anew.
 
-    ``items`` in the order of ``KINDS``. ``rights``: of the person, for the checks of the services. Raises ConfigInvalid with
-    the place of a row that cannot be restored, also because the person lacks a right.
+    ``items`` in the order of ``KINDS``. ``rights``: of the person, for the checks of the services.
+    Raises ConfigInvalid with the place of a row that cannot be restored, also because the person
+    lacks a right.
     """
     taking = _Taking({}, confirm=False, actor=actor, rights=rights)
     with _trial(save):
@@ -102,7 +113,8 @@ def put(
 
 @contextmanager
 def _trial(save: bool) -> Iterator[None]:
-    """One transaction with its entries of the audit log, of which nothing stays unless it is to be saved."""
+    """One transaction with its entries of the audit log, of which nothing stays unless it is to be
+    saved."""
     try:
         with transaction.atomic(), audit.together():
             yield
@@ -129,9 +141,13 @@ def _check_head(document: Mapping[str, Any]) -> None:
 
 
 class _Taking:
-    def __init__(self, given: Mapping[str, Any], confirm: bool, actor: str = ACTOR, *, rights: Rights) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], confirm: bool, actor: str = ACTOR, *, rights: Rights
+    ) -> None:
         self.report = Report()
-        self._given, self.confirm, self.actor = given, confirm, actor
+        self._given = given
+        self.confirm = confirm
+        self.actor = actor
         self.rights = rights
         self._rows: dict[type[Model], dict[str, Any]] = {}
         self._missing: list[str] = []
@@ -144,10 +160,13 @@ class _Taking:
             return
         if said is None and kind.model is Configuration:
             return
-        said, here = {} if said is None else said, self._all(kind.model)
+        said = {} if said is None else said
+        here = self._all(kind.model)
         entries = {"site": said} if kind.model is Configuration else said
         if not isinstance(entries, dict):
-            raise ConfigInvalid(f"{kind.section} is not an object with entries by name.", remedy=CORRECT)
+            raise ConfigInvalid(
+                f"{kind.section} is not an object with entries by name.", remedy=CORRECT
+            )
         for name, entry in sorted(entries.items(), key=_marks):
             with _at(f"{kind.section}/{name}"):
                 self._named(kind, name, own(kind, name, checked(kind, entry)), here.get(name))
@@ -164,7 +183,8 @@ class _Taking:
 
     def one(self, item: Item) -> None:
         """Make or remove one row."""
-        kind, place = item.kind, f"{item.kind.section}/{item.name}"
+        kind = item.kind
+        place = f"{item.kind.section}/{item.name}"
         with _at(place):
             if item.left_out:
                 self.note(item.left_out)
@@ -175,7 +195,8 @@ class _Taking:
                 self.report.removed.append(place)
                 return
             self._given = item.given
-            entry, row = checked(kind, item.entry), item.row
+            entry = checked(kind, item.entry)
+            row = item.row
             if row is None:
                 row = self._new(kind, item.name) if kind.named else kind.model()
                 row.pk = row.pk if item.key is None else item.key
@@ -191,8 +212,14 @@ class _Taking:
             )
         report = self.report
         if report.made or report.changed:
-            audit.record(kind="site.imported", actor=ACTOR, subject="site", made=report.made[:500],
-                         changed=report.changed[:500], confirmed=self.confirm)  # fmt: skip
+            audit.record(
+                kind="site.imported",
+                actor=ACTOR,
+                subject="site",
+                made=report.made[:500],
+                changed=report.changed[:500],
+                confirmed=self.confirm,
+            )
 
     def _asks(self) -> bool:
         return PolicyRule.objects.live().filter(outcome=Outcome.ASK.value).exists()
@@ -205,7 +232,9 @@ class _Taking:
     def _unnamed(self, kind: Kind, said: Any, here: dict[str, Any]) -> None:
         if not isinstance(said, list):
             raise ConfigInvalid(f"{kind.section} is not a list.", remedy=CORRECT)
-        there = [stored(kind.spelled(kind.entry(name, row, Secrets()))) for name, row in here.items()]
+        there = [
+            stored(kind.spelled(kind.entry(name, row, Secrets()))) for name, row in here.items()
+        ]
         for number, entry in enumerate(said, 1):
             place = f"{kind.section}/{number}"
             with _at(place):
@@ -235,7 +264,9 @@ class _Taking:
         if kind.named:
             self._all(kind.model)[name] = done
         if self._missing:
-            self.report.notes.append(f"{kind.section}/{name}: enter the missing secrets: {', '.join(self._missing)}.")
+            self.report.notes.append(
+                f"{kind.section}/{name}: enter the missing secrets: {', '.join(self._missing)}."
+            )
         (self.report.made if new else self.report.changed).append(f"{kind.section}/{name}")
 
     def _new(self, kind: Kind, name: str) -> Any:
@@ -255,7 +286,8 @@ class _Taking:
         return kind.model(**{column: name})
 
     def _is_as(self, kind: Kind, name: str, entry: Entry, row: Any) -> bool:
-        """Whether saving the entry would change nothing: what nobody gave, and who is not here, counts for nothing."""
+        """Whether saving the entry would change nothing: what nobody gave, and who is not here,
+        counts for nothing."""
         here = Secrets()
         have = kind.entry(name, row, here)
         mine = {word: Secrets(here.found).shown(said) for word, said in have.items()}
@@ -264,15 +296,19 @@ class _Taking:
             mine.pop(word, None)
         for word in DECIDED:
             counts = self.confirm and not lacks and entry.get(word)
-            for said in () if counts else (mine, theirs):  # what a file does not decide, it does not take back
+            # what a file does not decide, it does not take back
+            for said in () if counts else (mine, theirs):
                 said.pop(word, None)
         if kind.model is Tool and "approved" not in theirs and _waits(row, theirs):
             theirs["definition"] = mine.get("definition")
         return stored(kind.spelled(mine)) == stored(kind.spelled(theirs))
 
     def _told(self, kind: Kind, name: str, entry: Entry, row: Any) -> tuple[Entry, bool]:
-        """What a file says without what nobody gave and who is not here; and whether a secret is missing."""
-        known, told, lacks = self._known(kind, name, row), {}, False
+        """What a file says without what nobody gave and who is not here; and whether a secret is
+        missing."""
+        known = self._known(kind, name, row)
+        told = {}
+        lacks = False
         for word, said in entry.items():
             value, missing = known.taken(said) if word in kind.hiding() else (said, [])
             lacks = lacks or bool(missing)
@@ -302,14 +338,19 @@ class _Taking:
                     value = getattr(row, column.name) or unknown_address(row)
             if column.is_relation:
                 related: Any = column.related_model
-                if value is not None or column.null or row._state.adding:  # else what the service has made for it stays
-                    setattr(row, column.name, None if value is None else self._related(related, value))
+                # else what the service has made for it stays
+                if value is not None or column.null or row._state.adding:
+                    setattr(
+                        row, column.name, None if value is None else self._related(related, value)
+                    )
             else:
                 setattr(row, column.name, read(column, value))
 
     def _related(self, model: type[Model], name: str) -> Any:
         if model is User and name not in self._all(User):
-            self.report.notes.append(f"{error_texts.not_found('user', f'{name!s:.100}')} The field is left empty.")
+            self.report.notes.append(
+                f"{error_texts.not_found('user', f'{name!s:.100}')} The field is left empty."
+            )
             return None
         return self._found(model, name)
 
@@ -317,7 +358,8 @@ class _Taking:
         if not isinstance(name, str) or name not in self._all(model):
             what = model._meta.verbose_name
             raise ConfigInvalid(
-                error_texts.not_found(str(what), f"{name!s:.100}"), remedy="Add it to the file, or correct the name."
+                error_texts.not_found(str(what), f"{name!s:.100}"),
+                remedy="Add it to the file, or correct the name.",
             )
         return self._all(model)[name]
 
@@ -334,11 +376,15 @@ class _Taking:
             setattr(row, held, value)
 
     def confirms(self, entry: Entry) -> bool:
-        """Whether what was decided there counts here: only with every secret that it was decided with."""
-        return self.confirm and not self._missing and any(entry.get(word) is True for word in DECIDED)
+        """Whether what was decided there counts here: only with every secret that it was decided
+        with."""
+        return (
+            self.confirm and not self._missing and any(entry.get(word) is True for word in DECIDED)
+        )
 
     def later(self, name: str, finish: Callable[[], None]) -> None:
-        """Do this when every row of the section is there and has let go of what it no longer has."""
+        """Do this when every row of the section is there and has let go of what it no longer
+        has."""
         self._later.append((f"experts/{name}", finish))
 
     @property
@@ -352,20 +398,25 @@ class _Taking:
 
 
 def _marks(named: tuple[str, Any]) -> bool:
-    """The one model that callers are compared with comes last: another has lost that mark by then."""
+    """The one model that callers are compared with comes last: another has lost that mark by
+    then."""
     return isinstance(named[1], dict) and named[1].get("compared") is True
 
 
 def _unsaid(kind: Kind, entry: Entry, told: Entry) -> Iterator[str]:
-    """The words that stay as they are here: an address that nobody gave, and what no row of the kind is without."""
+    """The words that stay as they are here: an address that nobody gave, and what no row of the
+    kind is without."""
     for column in kind.fields():
         needed = column.is_relation and not column.many_to_many and not column.null
-        if column.name not in told and (needed or (column.name in ADDRESSES and column.name in entry)):
+        if column.name not in told and (
+            needed or (column.name in ADDRESSES and column.name in entry)
+        ):
             yield column.name
 
 
 def _waits(row: Tool, entry: Entry) -> bool:
-    """Whether what a file says of a tool, and nobody decides on with it, is what waits for a decision here already."""
+    """Whether what a file says of a tool, and nobody decides on with it, is what waits for a
+    decision here already."""
     return row.latest is not None and stored(entry.get("definition")) in (
         stored(row.latest.data),
         stored(row.latest.body),
@@ -388,5 +439,6 @@ def _at(place: str) -> Iterator[None]:
         DatabaseError,
     ) as error:
         raise ConfigInvalid(
-            f"{place}: a value has the wrong type.", remedy="Compare the entry with the output of `exportconfig --all`."
+            f"{place}: a value has the wrong type.",
+            remedy="Compare the entry with the output of `exportconfig --all`.",
         ) from error

@@ -17,7 +17,15 @@ from controlplane.configuration.values import Entry, written
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.rights import Rights
 from mcpregistry.domain.text.canonical import digest
-from mcpregistry.models import Agent, Configuration, Endpoint, PolicyRule, RegistrySource, Server, Tool
+from mcpregistry.models import (
+    Agent,
+    Configuration,
+    Endpoint,
+    PolicyRule,
+    RegistrySource,
+    Server,
+    Tool,
+)
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
@@ -80,7 +88,9 @@ def _credential(taking: Taking, row: Any, entry: Entry) -> Any:
 def _server(taking: Taking, row: Server, entry: Entry) -> Server:
     row = lifecycle.save_server(server=row, actor=taking.actor, rights=taking.rights)
     if taking.confirms(entry) and not row.launch_confirmed:
-        row = lifecycle.confirm_launch(server=row, actor=taking.actor, launch_hash=row.launch_hash())
+        row = lifecycle.confirm_launch(
+            server=row, actor=taking.actor, launch_hash=row.launch_hash()
+        )
     if entry.get("confirmed") and not row.launch_confirmed:
         taking.note(f"servers/{row.slug}: the launch must be confirmed.")
     on = entry.get("enabled") is not False
@@ -117,7 +127,8 @@ def _definition(said: Any) -> dict[str, Any]:
         body = None
     if not isinstance(body, dict):
         raise ConfigInvalid(
-            "the tool has no definition.", remedy="Leave the tool out. The site reads it from its server."
+            "the tool has no definition.",
+            remedy="Leave the tool out. The site reads it from its server.",
         )
     return body
 
@@ -125,40 +136,55 @@ def _definition(said: Any) -> dict[str, Any]:
 def _provider(taking: Taking, row: Any, entry: Entry) -> Any:
     row = providers.save_provider(provider=row, actor=taking.actor)
     if taking.confirms(entry) and row.draft_problem() is not None:
-        row = providers.confirm_destination(provider=row, actor=taking.actor, shown=row.destination_hash())
+        row = providers.confirm_destination(
+            provider=row, actor=taking.actor, shown=row.destination_hash()
+        )
     if entry.get("confirmed") and row.draft_problem() is not None:
         taking.note(f"providers/{row.slug}: the destination of its key must be confirmed.")
     return row
 
 
 def _expert(taking: Taking, row: Any, entry: Entry) -> Any:
-    """Callers that are new come when all others are gone: in between, experts could call each other in a circle."""
+    """Callers that are new come when all others are gone: in between, experts could call each other
+    in a circle."""
     targets = taking.many(LanguageModel, entry.get("models"))
     row = experts.save_expert(expert=row, targets=targets, actor=taking.actor, rights=taking.rights)
-    users, places = taking.many(Agent, entry.get("users")), taking.many(Endpoint, entry.get("endpoints"))
+    users = taking.many(Agent, entry.get("users"))
+    places = taking.many(Endpoint, entry.get("endpoints"))
     before = [*row.users.all()]
     if gone := {*before} - {*users}:
         experts.offer(
-            expert=row, agents=[each for each in before if each not in gone], endpoints=places, actor=taking.actor
+            expert=row,
+            agents=[each for each in before if each not in gone],
+            endpoints=places,
+            actor=taking.actor,
         )
     if not gone or {*users} - {*before}:
-        taking.later(row.name, lambda: experts.offer(expert=row, agents=users, endpoints=places, actor=taking.actor))
+        taking.later(
+            row.name,
+            lambda: experts.offer(expert=row, agents=users, endpoints=places, actor=taking.actor),
+        )
     return row
 
 
 def _channel(taking: Taking, row: Any, entry: Entry) -> Any:
 
     if taking.missing:
-        taking.note(f"channels/{row.name}: left out, because these secrets are missing: {', '.join(taking.missing)}.")
+        taking.note(
+            f"channels/{row.name}: left out, because these secrets are missing: {', '.join(taking.missing)}."
+        )
         return None
     return outbox.save_channel(
-        channel=row, actor=taking.actor, servers=taking.many(Server, entry.get("servers")),
+        channel=row,
+        actor=taking.actor,
+        servers=taking.many(Server, entry.get("servers")),
         rules=taking.many(PolicyRule, entry.get("rules")),
-    )  # fmt: skip
+    )
 
 
 def _registry(taking: Taking, row: RegistrySource, entry: Entry) -> RegistrySource:
-    """A token that is the stored one was not entered by the file's author: it may not move to another address by it."""
+    """A token that is the stored one was not entered by the file's author: it may not move to
+    another address by it."""
     stored = RegistrySource.objects.filter(pk=row.pk).first()
     kept = bool(taking.missing) or (stored is not None and stored.token == row.token)
     return sources.save_source(source=row, actor=taking.actor, token=None if kept else row.token)
@@ -170,40 +196,68 @@ def _slack_person(taking: Taking, row: Any, entry: Entry) -> Any:
 
 _TOOL = kind_of("tools")
 SAVERS: dict[str, Callable[[Taking, Any, Entry], Any]] = {
-    "roles": _role, "configuration": _configuration, "credentials": _credential, "servers": _server, "tools": _tool,
+    "roles": _role,
+    "configuration": _configuration,
+    "credentials": _credential,
+    "servers": _server,
+    "tools": _tool,
     "energy_pools": lambda taking, row, entry: pools.save_pool(pool=row, actor=taking.actor),
     "registries": _registry,
-    "agents": lambda taking, row, entry: agents.save_agent(agent=row, actor=taking.actor, rights=taking.rights),
+    "agents": lambda taking, row, entry: agents.save_agent(
+        agent=row, actor=taking.actor, rights=taking.rights
+    ),
     "budgets": lambda taking, row, entry: books.save_budget(budget=row, actor=taking.actor),
-    "endpoints": lambda taking, row, entry: agents.save_endpoint(endpoint=row, actor=taking.actor, rights=taking.rights),
-    "workspaces": lambda taking, row, entry: agents.save_workspace(workspace=row, actor=taking.actor),
+    "endpoints": lambda taking, row, entry: agents.save_endpoint(
+        endpoint=row, actor=taking.actor, rights=taking.rights
+    ),
+    "workspaces": lambda taking, row, entry: agents.save_workspace(
+        workspace=row, actor=taking.actor
+    ),
     "providers": _provider,
     "models": lambda taking, row, entry: providers.save_model(model=row, actor=taking.actor),
     "experts": _expert,
-    "effort_agents": lambda taking, row, entry: effort.save_effort_agent(row=row, actor=taking.actor),
+    "effort_agents": lambda taking, row, entry: effort.save_effort_agent(
+        row=row, actor=taking.actor
+    ),
     "headends": lambda taking, row, entry: headends.save_headend(row=row, actor=taking.actor),
-    "rules": lambda taking, row, entry: rules.save_rule(rule=row, actor=taking.actor, unanswered=True),
+    "rules": lambda taking, row, entry: rules.save_rule(
+        rule=row, actor=taking.actor, unanswered=True
+    ),
     "grants": lambda taking, row, entry: grants.save_grant(grant=row, actor=taking.actor),
-    "channels": _channel, "slack_people": _slack_person,
-}  # fmt: skip
+    "channels": _channel,
+    "slack_people": _slack_person,
+}
 
-# Those that can be taken away again; the others (roles, tools, the site itself) end in their own ways.
+# Those that can be taken away again; the others (roles, tools, the site itself) end in their own
+# ways.
 DELETERS: dict[str, Callable[[Taking, Any], object]] = {
-    "credentials": lambda taking, row: credentials.delete_credential(credential=row, actor=taking.actor),
-    "servers": lambda taking, row: lifecycle.delete_server(server=row, actor=taking.actor, rights=taking.rights),
+    "credentials": lambda taking, row: credentials.delete_credential(
+        credential=row, actor=taking.actor
+    ),
+    "servers": lambda taking, row: lifecycle.delete_server(
+        server=row, actor=taking.actor, rights=taking.rights
+    ),
     "energy_pools": lambda taking, row: pools.delete_pool(pool=row, actor=taking.actor),
     "registries": lambda taking, row: sources.delete_source(source=row, actor=taking.actor),
-    "agents": lambda taking, row: agents.delete_agent(agent=row, actor=taking.actor, rights=taking.rights),
+    "agents": lambda taking, row: agents.delete_agent(
+        agent=row, actor=taking.actor, rights=taking.rights
+    ),
     "budgets": lambda taking, row: books.delete_budget(budget=row, actor=taking.actor),
-    "endpoints": lambda taking, row: agents.delete_endpoint(endpoint=row, actor=taking.actor, rights=taking.rights),
+    "endpoints": lambda taking, row: agents.delete_endpoint(
+        endpoint=row, actor=taking.actor, rights=taking.rights
+    ),
     "workspaces": lambda taking, row: agents.delete_workspace(workspace=row, actor=taking.actor),
     "providers": lambda taking, row: providers.delete_provider(provider=row, actor=taking.actor),
     "models": lambda taking, row: providers.delete_model(model=row, actor=taking.actor),
-    "experts": lambda taking, row: experts.delete_expert(expert=row, actor=taking.actor, rights=taking.rights),
+    "experts": lambda taking, row: experts.delete_expert(
+        expert=row, actor=taking.actor, rights=taking.rights
+    ),
     "effort_agents": lambda taking, row: effort.delete_effort_agent(row=row, actor=taking.actor),
     "headends": lambda taking, row: headends.delete_headend(row=row, actor=taking.actor),
     "rules": lambda taking, row: rules.delete_rule(rule=row, actor=taking.actor),
     "grants": lambda taking, row: grants.withdraw_grant(grant=row, actor=taking.actor),
     "channels": lambda taking, row: outbox.delete_channel(channel=row, actor=taking.actor),
-    "slack_people": lambda taking, row: outbox.delete_slack_identity(identity=row, actor=taking.actor),
-}  # fmt: skip
+    "slack_people": lambda taking, row: outbox.delete_slack_identity(
+        identity=row, actor=taking.actor
+    ),
+}

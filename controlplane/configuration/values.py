@@ -1,4 +1,5 @@
-"""Values of columns as the document writes them, and back. Secrets stand in it as references: ``{secret: NAME}``."""
+"""Values of columns as the document writes them, and back. Secrets stand in it as references:
+``{secret: NAME}``."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from mcpregistry.domain.text.redaction import secrets_in_word
 
 Entry = dict[str, Any]  # what stands in the document of one row
 CORRECT = "Correct it in the file."
-_REFERENCES = re.compile(r"(\$\{(cred:)?[\w.-]+\})+")  # a text that only names secrets is none itself
+# a text that only names secrets is none itself
+_REFERENCES = re.compile(r"(\$\{(cred:)?[\w.-]+\})+")
 
 
 def written(value: Any) -> Any:
@@ -47,7 +49,8 @@ _TAKES: tuple[tuple[type[Field[Any, Any]], tuple[type, ...], str], ...] = (
 
 
 def _wanted(field: Field[Any, Any], value: Any) -> str:
-    """What the column takes, where this is something else; Django would make ``{"a": 1}`` a text without a word."""
+    """What the column takes, where this is something else; Django would make ``{"a": 1}`` a text
+    without a word."""
     for kind, types, words in _TAKES:
         if isinstance(field, kind):
             fits = isinstance(value, types) and not isinstance(value, bool)
@@ -56,36 +59,48 @@ def _wanted(field: Field[Any, Any], value: Any) -> str:
 
 
 def read(field: Field[Any, Any], value: Any) -> Any:
-    """The column's value. Raises ConfigInvalid for what it cannot hold, or what is not of its kind."""
+    """The column's value. Raises ConfigInvalid for what it cannot hold, or what is not of its
+    kind."""
     if wanted := _wanted(field, value):
-        raise ConfigInvalid(f"{value!r:.60} is not a valid value of {field.name}.", remedy=f"Use {wanted}.")
+        raise ConfigInvalid(
+            f"{value!r:.60} is not a valid value of {field.name}.", remedy=f"Use {wanted}."
+        )
     if isinstance(field, DecimalField) and isinstance(value, float):
         value = str(value)  # 0.1 as it is written, not as the machine holds it
     try:
         return _as_kept(field, field.to_python(value))
     except (ValidationError, TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigInvalid(f"{value!r:.60} is not a valid value of {field.name}.", remedy=CORRECT) from error
+        raise ConfigInvalid(
+            f"{value!r:.60} is not a valid value of {field.name}.", remedy=CORRECT
+        ) from error
 
 
 def _as_kept(field: Field[Any, Any], value: Any) -> Any:
-    """As it comes back from the database: times in UTC (also those that name no zone), prices with all their digits."""
+    """As it comes back from the database: times in UTC (also those that name no zone), prices with
+    all their digits."""
     if isinstance(value, datetime):
         return (make_aware(value) if is_naive(value) else value).astimezone(UTC)
     if isinstance(value, Decimal) and isinstance(field, DecimalField):
         places = Decimal(1).scaleb(-field.decimal_places)
-        return value.quantize(places) if value.is_finite() and value == value.quantize(places) else value
+        return (
+            value.quantize(places)
+            if value.is_finite() and value == value.quantize(places)
+            else value
+        )
     return value
 
 
 class Secrets:
-    """What is referred to by names: ``found`` while a site is written, ``given`` with a file that is read."""
+    """What is referred to by names: ``found`` while a site is written, ``given`` with a file that
+    is read."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         self.found: dict[str, Any] = {}
         self._given = given or {}
 
     def hidden(self, value: Any, name: str) -> Any:
-        """A secret's reference; one in each value of a mapping. Empty ones and bare references stay as they are."""
+        """A secret's reference; one in each value of a mapping. Empty ones and bare references stay
+        as they are."""
         texts = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
         if texts and value.keys() != {"secret"}:  # which would be read as a reference itself
             return {key: self.hidden(each, f"{name}/{key}") for key, each in sorted(value.items())}
@@ -100,10 +115,15 @@ class Secrets:
             return self._given.get(value["secret"], value)
         if isinstance(value, list):
             return [self.shown(each) for each in value]
-        return {key: self.shown(each) for key, each in value.items()} if isinstance(value, dict) else value
+        return (
+            {key: self.shown(each) for key, each in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
 
     def taken(self, value: Any) -> tuple[Any, list[str]]:
-        """The same without the secrets that nobody gave, and their names. What was given is looked into no further."""
+        """The same without the secrets that nobody gave, and their names. What was given is looked
+        into no further."""
         if is_reference(value):
             name = value["secret"]
             return (self._given[name], []) if name in self._given else ("", [name])
@@ -131,11 +151,14 @@ class Secrets:
 
 def is_reference(value: Any) -> bool:
     """Whether this stands for a secret."""
-    return isinstance(value, dict) and value.keys() == {"secret"} and isinstance(value["secret"], str)
+    return (
+        isinstance(value, dict) and value.keys() == {"secret"} and isinstance(value["secret"], str)
+    )
 
 
 def unknown_address(row: Any) -> str:
-    """For a server or provider whose address is a secret that nobody gave: nobody answers there, and it says so."""
+    """For a server or provider whose address is a secret that nobody gave: nobody answers there,
+    and it says so."""
     return f"{'wss' if getattr(row, 'transport', '') == 'websocket' else 'https'}://enter-the-address.invalid/"
 
 

@@ -13,13 +13,15 @@ from controlplane.configuration.values import Secrets
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Configuration
 
-WHOLE, VERSION = "site", 1
+WHOLE = "site"
+VERSION = 1
 _HIDDEN = "secrets"
 _CONTEXT = b"slipsnisse secrets"
 
 
 def document(secrets: Secrets) -> dict[str, Any]:
-    """All that configures this site, in an order that only a change of it changes. ``secrets`` learns what is hidden."""
+    """All that configures this site, in an order that only a change of it changes. ``secrets``
+    learns what is hidden."""
     sections = {kind.section: _section(kind, secrets) for kind in KINDS}
     kept = {name: said for name, said in sections.items() if said or name == "configuration"}
     return {"slipsnisse": WHOLE, "version": VERSION} | kept
@@ -47,7 +49,8 @@ def opened_secrets(data: Mapping[str, Any], passphrase: str) -> dict[str, Any]:
     """The secrets of such a file by their names. Raises ConfigInvalid."""
     if data.get("slipsnisse") != _HIDDEN or not isinstance(data.get("passphrase"), dict):
         raise ConfigInvalid(
-            "The file is not a file of secrets.", remedy="Name the file that `exportconfig --all --secrets` wrote."
+            "The file is not a file of secrets.",
+            remedy="Name the file that `exportconfig --all --secrets` wrote.",
         )
     found = locked(passphrase, data["passphrase"]).open(str(data.get("sealed", "")), _CONTEXT)
     return dict(found)

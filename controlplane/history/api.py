@@ -1,5 +1,6 @@
-"""History over REST: versions of records, one put back, and the whole configuration as of a time. Importing this adds the
-operations to the registry's router; what a person may read and put back is what the pages let them."""
+"""History over REST: versions of records, one put back, and the whole configuration as of a time.
+Importing this adds the operations to the registry's router; what a person may read and put back is
+what the pages let them."""
 
 from __future__ import annotations
 
@@ -30,15 +31,28 @@ from mcpregistry.domain.errors import Denied, SlipsnisseError
 from mcpregistry.domain.text.display import printable
 from mcpregistry.queries.versions import Version
 
-# Which records somebody may read and put back depends on their kind, which is in the request: the operations ask further.
-_READ, _SITE = Rule("view_configuration"), Rule("change_configuration")
-TABLE.update({
-    "GET /history": _READ, "GET /history/{kind}/{version_id}": _READ, "POST /history/{kind}/{version_id}/restore": _READ,
-    "GET /config/as-of": _SITE, "POST /config/as-of": _SITE,
-})  # fmt: skip
+# Which records somebody may read and put back depends on their kind, which is in the request: the
+# operations ask further.
+_READ = Rule("view_configuration")
+_SITE = Rule("change_configuration")
+TABLE.update(
+    {
+        "GET /history": _READ,
+        "GET /history/{kind}/{version_id}": _READ,
+        "POST /history/{kind}/{version_id}/restore": _READ,
+        "GET /config/as-of": _SITE,
+        "POST /config/as-of": _SITE,
+    }
+)
 router = Routes(tags=["history"])
-_DIFF, _VALUE = 200_000, 2_000  # characters
-_WORDS: dict[str, Literal["made", "changed", "deleted"]] = {"+": "made", "~": "changed", "-": "deleted"}
+# characters
+_DIFF = 200_000
+_VALUE = 2_000
+_WORDS: dict[str, Literal["made", "changed", "deleted"]] = {
+    "+": "made",
+    "~": "changed",
+    "-": "deleted",
+}
 Section = Annotated[Text, Field(max_length=60)]
 
 
@@ -55,10 +69,14 @@ class VersionOut(Schema):
 
     id: int = Field(description="Number of the version among the versions of its kind.")
     kind: str = Field(description="Section of the configuration file, for example servers.")
-    record: str = Field(description="Name of the record in the configuration file, or its number if it has no name.")
+    record: str = Field(
+        description="Name of the record in the configuration file, or its number if it has no name."
+    )
     what: Literal["made", "changed", "deleted"]
     at: datetime
-    by: str | None = Field(description="Name of the user. Null if a program or a command made the change.")
+    by: str | None = Field(
+        description="Name of the user. Null if a program or a command made the change."
+    )
     source: str = Field(
         description="Where the change came from (admin, REST, a command or the worker), with the reason if there is one."
     )
@@ -68,16 +86,25 @@ class VersionOut(Schema):
 
 
 class RestoreOut(Schema):
-    """What restoring the version would change, or has changed, in the format of `exportconfig --all`."""
+    """What restoring the version would change, or has changed, in the format of `exportconfig
+    --all`."""
 
     saved: bool
-    diff: str = Field(description="Lines that start with + or -. Empty if there is nothing to change.")
+    diff: str = Field(
+        description="Lines that start with + or -. Empty if there is nothing to change."
+    )
     made: list[str]
     changed: list[str]
     removed: list[str]
-    notes: list[str] = Field(description="What then waits for a confirmation, and what must be entered again.")
-    kept: list[str] = Field(description="Records that were added after that time. They are not changed.")
-    shown: str = Field(description="Fingerprint of the changes. Send it back to make exactly these changes.")
+    notes: list[str] = Field(
+        description="What then waits for a confirmation, and what must be entered again."
+    )
+    kept: list[str] = Field(
+        description="Records that were added after that time. They are not changed."
+    )
+    shown: str = Field(
+        description="Fingerprint of the changes. Send it back to make exactly these changes."
+    )
 
 
 class VersionDetail(VersionOut):
@@ -90,7 +117,8 @@ class VersionDetail(VersionOut):
 
 
 class Restore(Input):
-    """``shown``: fingerprint of the proposal that you read. If something else was changed since, nothing is changed."""
+    """``shown``: fingerprint of the proposal that you read. If something else was changed since,
+    nothing is changed."""
 
     shown: Annotated[Text, Field(min_length=1, max_length=100)]
 
@@ -108,11 +136,14 @@ def list_history(
     kind: Annotated[
         Section | None, Query(description="Section of the configuration file, for example servers.")
     ] = None,
-    record: Annotated[Text | None, Query(max_length=500, description="Name of one record. Requires `kind`.")] = None,
+    record: Annotated[
+        Text | None, Query(max_length=500, description="Name of one record. Requires `kind`.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[VersionOut]:
-    """List versions, newest first: of one record with its changes, of a kind (with deleted records), or of everything.
+    """List versions, newest first: of one record with its changes, of a kind (with deleted
+    records), or of everything.
 
     Without a kind, there is one page with at most 50 versions.
     """
@@ -134,10 +165,13 @@ def list_history(
 def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> VersionDetail:
     """Get one version, and what restoring it would change now. This operation changes nothing."""
     row, words = listing.one(_kind(request, kind), version_id)
-    proposal, problem = None, ""
+    proposal = None
+    problem = ""
     try:
         _check_may_change(request, row)
-        proposal = _proposal(propose(_items(row), actor=actor(request), user=_person(request)), saved=False)
+        proposal = _proposal(
+            propose(_items(row), actor=actor(request), user=_person(request)), saved=False
+        )
     except SlipsnisseError as error:
         problem = printable(str(error), _VALUE)
     out = _out(row, listing.names_of([row])[0]) | {"changes": _changes(words)}
@@ -146,8 +180,11 @@ def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> V
 
 @router.post("/history/{kind}/{version_id}/restore", response={200: RestoreOut, 409: Problem})
 @once()
-def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, payload: Restore) -> RestoreOut:
-    """Restore one version. Checks and permissions are those of an edit, and confirmations are required again."""
+def restore_version(
+    request: HttpRequest, kind: Section, version_id: lookup.Id, payload: Restore
+) -> RestoreOut:
+    """Restore one version. Checks and permissions are those of an edit, and confirmations are
+    required again."""
     row, _ = listing.one(_kind(request, kind), version_id)
     _check_may_change(request, row)
     return _done(request, _items(row), payload.shown, reason_of(row))
@@ -155,7 +192,8 @@ def restore_version(request: HttpRequest, kind: Section, version_id: lookup.Id, 
 
 @router.get("/config/as-of", response={200: RestoreOut, 409: Problem})
 def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
-    """Show what restoring the whole configuration as of a time would change. This operation changes nothing."""
+    """Show what restoring the whole configuration as of a time would change. This operation changes
+    nothing."""
     moment = min(at, timezone.now())
     found = propose(lambda: past.at(moment), actor=actor(request), user=_person(request))
     return _proposal(found, saved=False, kept=_since(moment))
@@ -166,7 +204,9 @@ def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
 def restore_site(request: HttpRequest, payload: RestoreSite) -> RestoreOut:
     """Restore the whole configuration as of a time, in one transaction, exactly as it was shown."""
     moment = min(payload.at, timezone.now())
-    return _done(request, lambda: past.at(moment), payload.shown, reason_at(moment), kept=_since(moment))
+    return _done(
+        request, lambda: past.at(moment), payload.shown, reason_at(moment), kept=_since(moment)
+    )
 
 
 def _person(request: HttpRequest) -> User:
@@ -189,7 +229,8 @@ def _check_may_change(request: HttpRequest, row: Any) -> None:
     if not may_change(_person(request), row.instance_type):
         what = listing.section_of(row)
         raise Denied(
-            error_texts.not_permitted("change", what), remedy="Ask an administrator for a role with this permission."
+            error_texts.not_permitted("change", what),
+            remedy="Ask an administrator for a role with this permission.",
         )
 
 
@@ -197,7 +238,9 @@ def _items(row: Any) -> Items:
     return lambda: [listing.item_of(row)]
 
 
-def _done(request: HttpRequest, items: Items, shown: str, reason: str, kept: Iterable[str] = ()) -> RestoreOut:
+def _done(
+    request: HttpRequest, items: Items, shown: str, reason: str, kept: Iterable[str] = ()
+) -> RestoreOut:
     done = carry_out(items, actor=actor(request), user=_person(request), shown=shown, reason=reason)
     return _proposal(done, saved=True, kept=kept)
 
@@ -207,30 +250,48 @@ def _since(moment: datetime) -> list[str]:
 
 
 def _proposal(found: Proposal, *, saved: bool, kept: Iterable[str] = ()) -> RestoreOut:
-    report, diff = found.report, "" if found.empty else capped("\n".join(found.lines), _DIFF)
+    report = found.report
+    diff = "" if found.empty else capped("\n".join(found.lines), _DIFF)
     return RestoreOut(
-        saved=saved, diff=diff, made=report.made, changed=report.changed, removed=report.removed,
-        notes=[printable(note, _VALUE) for note in report.notes], kept=[*kept], shown=found.shown,
-    )  # fmt: skip
+        saved=saved,
+        diff=diff,
+        made=report.made,
+        changed=report.changed,
+        removed=report.removed,
+        notes=[printable(note, _VALUE) for note in report.notes],
+        kept=[*kept],
+        shown=found.shown,
+    )
 
 
-def _listed(rows: list[Any], changes: Mapping[int, list[ChangeOfField]] | None = None) -> list[VersionOut]:
-    names, known = listing.names_of(rows), changes or {}
+def _listed(
+    rows: list[Any], changes: Mapping[int, list[ChangeOfField]] | None = None
+) -> list[VersionOut]:
+    names = listing.names_of(rows)
+    known = changes or {}
     return [
-        VersionOut(**_out(row, name), changes=known.get(row.history_id)) for row, name in zip(rows, names, strict=True)
+        VersionOut(**_out(row, name), changes=known.get(row.history_id))
+        for row, name in zip(rows, names, strict=True)
     ]
 
 
 def _out(row: Any, name: str) -> dict[str, Any]:
     return {
-        "id": row.history_id, "kind": listing.section_of(row), "record": name, "what": _WORDS[row.history_type],
-        "at": row.history_date, "by": row.history_user.get_username() if row.history_user else None,
+        "id": row.history_id,
+        "kind": listing.section_of(row),
+        "record": name,
+        "what": _WORDS[row.history_type],
+        "at": row.history_date,
+        "by": row.history_user.get_username() if row.history_user else None,
         "source": row.history_change_reason or "",
-    }  # fmt: skip
+    }
 
 
 def _changes(words: Version) -> list[ChangeOfField]:
-    cut = [(field, capped(before, _VALUE), capped(after, _VALUE)) for field, before, after in words.changes]
+    cut = [
+        (field, capped(before, _VALUE), capped(after, _VALUE))
+        for field, before, after in words.changes
+    ]
     return [ChangeOfField(field=field, before=before, after=after) for field, before, after in cut]
 
 

@@ -1,4 +1,5 @@
-"""Versions as programs and the command ask for them: of a record by its name, of a kind, of everything; or one by its number."""
+"""Versions as programs and the command ask for them: of a record by its name, of a kind, of
+everything; or one by its number."""
 
 from __future__ import annotations
 
@@ -20,12 +21,15 @@ from mcpregistry.queries.versions import Field, Version, plain, told
 from subagents.models import EffortAgent, LanguageModel
 
 NEWEST = 50  # of everything
-LISTED: Mapping[str, Kind] = {kind.section: kind for kind in KINDS if hasattr(kind.model, "history")}
+LISTED: Mapping[str, Kind] = {
+    kind.section: kind for kind in KINDS if hasattr(kind.model, "history")
+}
 _KIND_OF: Mapping[type[Model], Kind] = {kind.model: kind for kind in LISTED.values()}
 
 
 def kind_named(section: str) -> Kind:
-    """The kind of this section of the site's document. Raises NotFound, which says where else to look."""
+    """The kind of this section of the site's document. Raises NotFound, which says where else to
+    look."""
     if section not in LISTED:
         raise NotFound(
             f'The site keeps no versions of "{printable(section, 60)}".',
@@ -40,8 +44,8 @@ def rows_of(kind: Kind) -> QuerySet[Any]:
 
 
 def of_record(kind: Kind, name: str) -> QuerySet[Any]:
-    """The versions of the record that has this name (or number, where its kind has no names), else of the last that had it.
-    Raises NotFound."""
+    """The versions of the record that has this name (or number, where its kind has no names), else
+    of the last that had it. Raises NotFound."""
     key = _key(kind, name)
     if key is None:
         raise NotFound(
@@ -52,7 +56,8 @@ def of_record(kind: Kind, name: str) -> QuerySet[Any]:
 
 
 def in_words(rows: QuerySet[Any], most: int) -> list[Version]:
-    """The newest ``most`` versions of one record with what each changed; what is secret in them is hidden."""
+    """The newest ``most`` versions of one record with what each changed; what is secret in them is
+    hidden."""
     return told(list(rows[: most + 1]), most, _said)
 
 
@@ -75,7 +80,8 @@ def item_of(row: Any) -> Any:
     """What puts this version back. Raises Conflict where nothing does."""
     if row.instance_type is Permit:
         raise Conflict(
-            "A permit that has ended cannot be restored.", remedy="Create a new permit when you approve the next call."
+            "A permit that has ended cannot be restored.",
+            remedy="Create a new permit when you approve the next call.",
         )
     return past.item_of(row)
 
@@ -91,15 +97,19 @@ def newest(may_see: Callable[[type[Model]], bool]) -> list[Any]:
 
 
 def names_of(rows: Sequence[Any]) -> list[str]:
-    """The names in the site's document of the records that these are versions of; of one that is gone what people call it,
-    and the number of one without a name."""
+    """The names in the site's document of the records that these are versions of; of one that is
+    gone what people call it, and the number of one without a name."""
     found: dict[Any, str] = {}
     for model in {row.instance_type for row in rows}:
         kind = _KIND_OF[model]
         there = model._default_manager.select_related(*([WITH[model]] if model in WITH else []))
         keys = {past.key_of(row) for row in rows if row.instance_type is model}
-        found |= {(model, key): kind.name(live) for key, live in there.in_bulk(keys).items() if kind.named}
-    return [found.get((row.instance_type, past.key_of(row))) or _name_of_one_gone(row) for row in rows]
+        found |= {
+            (model, key): kind.name(live) for key, live in there.in_bulk(keys).items() if kind.named
+        }
+    return [
+        found.get((row.instance_type, past.key_of(row))) or _name_of_one_gone(row) for row in rows
+    ]
 
 
 def _name_of_one_gone(row: Any) -> str:
@@ -112,8 +122,13 @@ def _attname(kind: Kind) -> str:
 
 def _unchanged(row: Any) -> Version:
     return Version(
-        row.history_id, row.history_date, row.history_user, row.history_change_reason or "", row.get_history_type_display(), []
-    )  # fmt: skip
+        row.history_id,
+        row.history_date,
+        row.history_user,
+        row.history_change_reason or "",
+        row.get_history_type_display(),
+        [],
+    )
 
 
 def _key(kind: Kind, name: str) -> Any:
@@ -122,13 +137,21 @@ def _key(kind: Kind, name: str) -> Any:
     columns = _columns(kind, name)
     attname = _attname(kind)
     live = kind.model._default_manager.filter(**columns).values_list(attname, flat=True).first()
-    return live if live is not None else rows_of(kind).filter(**columns).values_list(attname, flat=True).first()
+    return (
+        live
+        if live is not None
+        else rows_of(kind).filter(**columns).values_list(attname, flat=True).first()
+    )
 
 
 def _columns(kind: Kind, name: str) -> dict[str, Any]:
     """The condition that finds a record, or a version of it, by its name in the site's document."""
     if not kind.named:
-        return {_attname(kind): int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else 0}
+        return {
+            _attname(kind): int(name)
+            if name.isascii() and name.isdecimal() and len(name) < 19
+            else 0
+        }
     if kind.model is Tool:
         server, _, own = name.partition("::")
         of_kind, tool = kinds.read(own)

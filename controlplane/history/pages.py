@@ -1,4 +1,5 @@
-"""The pages of history: one version of a record, the whole site at a time, and the button that undoes."""
+"""The pages of history: one version of a record, the whole site at a time, and the button that
+undoes."""
 
 from __future__ import annotations
 
@@ -66,12 +67,15 @@ class MomentForm(forms.Form):
     """The time that the site shall be as of."""
 
     at = forms.SplitDateTimeField(
-        label=_lazy("Restore the state at"), help_text=_lazy("Date and time in UTC."), widget=_MomentWidget
+        label=_lazy("Restore the state at"),
+        help_text=_lazy("Date and time in UTC."),
+        widget=_MomentWidget,
     )
 
 
 def site(request: HttpRequest) -> HttpResponse:
-    """The newest changes of everything, and the whole configuration as of a time: first what would change."""
+    """The newest changes of everything, and the whole configuration as of a time: first what would
+    change."""
     if not request.user.has_perm("mcpregistry.view_configuration"):
         raise PermissionDenied
     moment = _moment(request.GET.get("at", ""))
@@ -83,11 +87,18 @@ def site(request: HttpRequest) -> HttpResponse:
         return _shown(request, _("History of the site"), more | {"newest": newest(request)})
     if not request.user.has_perm(_SITE):
         raise PermissionDenied
-    title = _("The site, as of %(time)s") % {"time": f"{timezone.localtime(moment):%-d %b %Y %H:%M:%S}"}
+    title = _("The site, as of %(time)s") % {
+        "time": f"{timezone.localtime(moment):%-d %b %Y %H:%M:%S}"
+    }
     more["moment"] = moment
     more["since"] = [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
     return _proposed(
-        request, lambda: past.at(moment), title=title, reason=reason_at(moment), back=reverse("history-site"), more=more
+        request,
+        lambda: past.at(moment),
+        title=title,
+        reason=reason_at(moment),
+        back=reverse("history-site"),
+        more=more,
     )
 
 
@@ -95,21 +106,27 @@ def undo(request: HttpRequest) -> HttpResponse:
     """Take back what this person did last, within its minute."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    kept, back = request.session.get(LATEST), _back(request)
+    kept = request.session.get(LATEST)
+    back = _back(request)
     try:
         if not kept:
             raise NotFound(
-                "There is nothing to undo.", remedy="Restore an earlier version from the history of a record."
+                "There is nothing to undo.",
+                remedy="Restore an earlier version from the history of a record.",
             )
         if request.POST.get("at") != undoing.identity(kept):
             raise Conflict(
-                "You have made another change after this one.", remedy="Reload the page to see what can be undone now."
+                "You have made another change after this one.",
+                remedy="Reload the page to see what can be undone now.",
             )
         request.session.pop(LATEST)
         report = undoing.undo(
-            made=kept["made"], at=datetime.fromtimestamp(kept["at"], UTC), user=request.user, actor=actor(request),  # type: ignore[arg-type]
+            made=kept["made"],
+            at=datetime.fromtimestamp(kept["at"], UTC),
+            user=request.user,  # type: ignore[arg-type]
+            actor=actor(request),
             now=timezone.now(),
-        )  # fmt: skip
+        )
     except SlipsnisseError as error:
         return _refused(request, error, back)
     request.session.pop(LATEST, None)
@@ -118,18 +135,29 @@ def undo(request: HttpRequest) -> HttpResponse:
 
 
 def latest(request: HttpRequest) -> dict[str, Any]:
-    """For every page: what may be undone now, looked for where a page shows it. A context processor."""
-    if not hasattr(request, "session") or LATEST not in request.session or not request.user.is_authenticated:
+    """For every page: what may be undone now, looked for where a page shows it. A context
+    processor."""
+    if (
+        not hasattr(request, "session")
+        or LATEST not in request.session
+        or not request.user.is_authenticated
+    ):
         return {}
     return {"undoable": SimpleLazyObject(lambda: undoing.latest(request.session, timezone.now()))}
 
 
 def newest(request: HttpRequest) -> list[Any]:
-    """The newest versions of what the person may see, and whether they may put each of them back."""
+    """The newest versions of what the person may see, and whether they may put each of them
+    back."""
     rows = listing.newest(lambda model: may_see(request.user, model))
     metas = [(row, row.instance_type._meta) for row in rows]
     return [
-        (row, meta.label_lower, kind_and_name(meta.verbose_name, past.named(row)), _can_be_put_back(request, row))
+        (
+            row,
+            meta.label_lower,
+            kind_and_name(meta.verbose_name, past.named(row)),
+            _can_be_put_back(request, row),
+        )
         for row, meta in metas
     ]
 
@@ -150,33 +178,49 @@ def _proposed(
     back: str,
     more: dict[str, Any],
 ) -> HttpResponse:
-    problem, status = "", 409 if request.method == "POST" else 200
+    problem = ""
+    status = 409 if request.method == "POST" else 200
     try:
         if request.method == "POST":
             shown = request.POST.get("shown", "")
-            done = carry_out(items, actor=actor(request), user=request.user, shown=shown, reason=reason)
+            done = carry_out(
+                items, actor=actor(request), user=request.user, shown=shown, reason=reason
+            )
             _tell(request, _counted(done.report), done.report.notes)
-            return HttpResponseRedirect(back if not done.report.removed else reverse("history-site"))
+            return HttpResponseRedirect(
+                back if not done.report.removed else reverse("history-site")
+            )
     except SlipsnisseError as error:
         problem = printable(str(error), 2_000)
     try:
         more["proposal"] = propose(items, actor=actor(request), user=request.user)
     except Denied as error:
-        problem, status = printable(str(error), 2_000), 403
+        problem = printable(str(error), 2_000)
+        status = 403
     except SlipsnisseError as error:
         problem = problem or printable(str(error), 2_000)
     return _shown(request, title, more | {"problem": problem, "back": back}, status=status)
 
 
-def _shown(request: HttpRequest, title: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+def _shown(
+    request: HttpRequest, title: str, context: dict[str, Any], status: int = 200
+) -> HttpResponse:
     whole = admin.site.each_context(request) | {"title": title} | context
     return TemplateResponse(request, "history/page.html", whole, status=status)
 
 
 def _counted(report: Any) -> str:
-    parts = [(report.changed, _("changed")), (report.made, _("added again")), (report.removed, _("deleted"))]
+    parts = [
+        (report.changed, _("changed")),
+        (report.made, _("added again")),
+        (report.removed, _("deleted")),
+    ]
     told = ", ".join(f"{len(rows)} {word}" for rows, word in parts if rows)
-    return _("Restored: %(changes)s.") % {"changes": told} if told else _("There was nothing to change.")
+    return (
+        _("Restored: %(changes)s.") % {"changes": told}
+        if told
+        else _("There was nothing to change.")
+    )
 
 
 def _tell(request: HttpRequest, told: str, notes: Sequence[str]) -> None:
@@ -191,7 +235,8 @@ def _refused(request: HttpRequest, error: SlipsnisseError, where: str) -> HttpRe
 
 
 def _page_of(found: Any) -> str:
-    meta, live = found.instance_type._meta, past.live_row(found)
+    meta = found.instance_type._meta
+    live = past.live_row(found)
     try:
         if live is None:
             return reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist")
@@ -203,12 +248,15 @@ def _page_of(found: Any) -> str:
 def _back(request: HttpRequest) -> str:
     """The page that the button stood on, if it is one of ours."""
     where = request.headers.get("Referer", "")
-    safe = url_has_allowed_host_and_scheme(where, {request.get_host()}, require_https=request.is_secure())
+    safe = url_has_allowed_host_and_scheme(
+        where, {request.get_host()}, require_https=request.is_secure()
+    )
     return where if safe else reverse("admin:index")
 
 
 def _page_or_list(request: HttpRequest, where: str) -> str:
-    """The page ``where``, or the list of its records if the record that it shows no longer exists."""
+    """The page ``where``, or the list of its records if the record that it shows no longer
+    exists."""
     try:
         found = resolve(urlsplit(where).path)
     except Resolver404:
@@ -216,7 +264,9 @@ def _page_or_list(request: HttpRequest, where: str) -> str:
     key = found.kwargs.get("object_id", found.kwargs.get("pk"))
     for model, pages in admin.site._registry.items() if key is not None else ():
         prefix = f"{model._meta.app_label}_{model._meta.model_name}"
-        if (found.url_name or "").startswith(f"{prefix}_") and pages.get_object(request, unquote(str(key))) is None:
+        if (found.url_name or "").startswith(f"{prefix}_") and pages.get_object(
+            request, unquote(str(key))
+        ) is None:
             return reverse(f"admin:{prefix}_changelist")
     return where
 

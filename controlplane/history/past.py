@@ -1,4 +1,5 @@
-"""Versions of records as entries of the document of the whole site, and which versions counted at a time."""
+"""Versions of records as entries of the document of the whole site, and which versions counted at a
+time."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from mcpregistry.models.sealing import sealed
 from mcpregistry.services.access.roles import ROLES
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel
 
-VERSIONED: Mapping[type[Model], Kind] = {kind.model: kind for kind in KINDS if hasattr(kind.model, "history")}
+VERSIONED: Mapping[type[Model], Kind] = {
+    kind.model: kind for kind in KINDS if hasattr(kind.model, "history")
+}
 _DELETED = "-"
 VERSION_GONE = "Retention may have deleted it. Choose another version."
 
@@ -55,7 +58,9 @@ def key_of(version: Any) -> Any:
 def named(version: Any) -> str:
     """What people call the record in this version."""
     model = version.instance_type
-    row = model(**{column.attname: getattr(version, column.attname) for column in version.tracked_fields})
+    row = model(
+        **{column.attname: getattr(version, column.attname) for column in version.tracked_fields}
+    )
     try:
         return str(row)
     except ObjectDoesNotExist:  # what it is called after is gone
@@ -63,12 +68,14 @@ def named(version: Any) -> str:
 
 
 def item_of(version: Any, others: Collection[Any] = ()) -> Item:
-    """What makes the record what it was in this version; one that is gone gets the key again that it had, or is today's
-    of the same name, unless that is one of ``others`` (keys).
+    """What makes the record what it was in this version; one that is gone gets the key again that
+    it had, or is today's of the same name, unless that is one of ``others`` (keys).
 
-    Raises Conflict for a version in which it was deleted, and for a tool that is not there any more: its server tells it.
+    Raises Conflict for a version in which it was deleted, and for a tool that is not there any
+    more: its server tells it.
     """
-    kind, live = VERSIONED[version.instance_type], live_row(version)
+    kind = VERSIONED[version.instance_type]
+    live = live_row(version)
     if version.history_type == _DELETED:
         raise Conflict(
             "This version cannot be restored: it records the deletion of the record.",
@@ -84,7 +91,8 @@ def item_of(version: Any, others: Collection[Any] = ()) -> Item:
         row = _as_it_was(version, live)
     if live is None and kind.model is Tool:
         raise Conflict(
-            "The tool does not exist any more.", remedy="Restore it after its server has listed the tool again."
+            "The tool does not exist any more.",
+            remedy="Restore it after its server has listed the tool again.",
         )
     name = kind.name(live if live is not None else row)
     entry, secrets = _entry(kind, name, version, row, live)
@@ -96,19 +104,27 @@ def is_there(version: Any) -> bool:
     """Whether there is this record, or another one by its name."""
     if live_row(version) is not None:
         return True
-    return _of_that_name(VERSIONED[version.instance_type], _as_it_was(version, None), ()) is not None
+    return (
+        _of_that_name(VERSIONED[version.instance_type], _as_it_was(version, None), ()) is not None
+    )
 
 
 def removal_of(version: Any) -> Item:
-    """What takes a record away that was made by this version. Raises Conflict where nothing does."""
-    kind, live = VERSIONED[version.instance_type], live_row(version)
+    """What takes a record away that was made by this version. Raises Conflict where nothing
+    does."""
+    kind = VERSIONED[version.instance_type]
+    live = live_row(version)
     if live is None or kind.section not in DELETERS:
-        raise Conflict("The record cannot be deleted.", remedy="See the page of the record for what you can do.")
+        raise Conflict(
+            "The record cannot be deleted.",
+            remedy="See the page of the record for what you can do.",
+        )
     return Item(kind, kind.name(live), live, None)
 
 
 def at(moment: datetime) -> Iterator[Item]:
-    """Every record that there was at a time and is not the same still, as it was, in the order in which they can be made."""
+    """Every record that there was at a time and is not the same still, as it was, in the order in
+    which they can be made."""
     missing: set[tuple[type[Model], Any]] = set()  # what does not come back, as (model, key)
     for kind in KINDS:
         if kind.model in VERSIONED:
@@ -123,8 +139,8 @@ def at(moment: datetime) -> Iterator[Item]:
 
 
 def _not_as_now(kind: Kind, versions: list[Any]) -> list[Any]:
-    """Those of records that are gone or differ in a column; thousands are as they were. All of what has lists of other
-    records: these change with what they list."""
+    """Those of records that are gone or differ in a column; thousands are as they were. All of what
+    has lists of other records: these change with what they list."""
     if kind.model is ExpertTool or any(version._history_m2m_fields for version in versions[:1]):
         return versions
     there = kind.model._default_manager.in_bulk([key_of(version) for version in versions])
@@ -133,16 +149,23 @@ def _not_as_now(kind: Kind, versions: list[Any]) -> list[Any]:
 
 def _as_now(version: Any, live: Any) -> bool:
     columns = [column.attname for column in version.tracked_fields]
-    return live is not None and all(getattr(version, name) == getattr(live, name) for name in columns)
+    return live is not None and all(
+        getattr(version, name) == getattr(live, name) for name in columns
+    )
 
 
-def _item_at(version: Any, keys: Collection[Any], missing: Collection[tuple[type[Model], Any]]) -> Item | None:
-    """As ``item_of``; None for a tool that is not there, a note for what hung on something that cannot come back."""
+def _item_at(
+    version: Any, keys: Collection[Any], missing: Collection[tuple[type[Model], Any]]
+) -> Item | None:
+    """As ``item_of``; None for a tool that is not there, a note for what hung on something that
+    cannot come back."""
     kind = VERSIONED[version.instance_type]
     place = f"{kind.section}/{printable(named(version), 100)}"
     lacking = "" if kind.model is Tool else _lacking(version, kind, missing)
     if lacking:
-        return Item(kind, place, None, None, left_out=f"{place} is left out: {lacking} no longer exists.")
+        return Item(
+            kind, place, None, None, left_out=f"{place} is left out: {lacking} no longer exists."
+        )
     try:
         return item_of(version, keys)
     except Conflict as error:
@@ -152,7 +175,8 @@ def _item_at(version: Any, keys: Collection[Any], missing: Collection[tuple[type
 
 
 def _lacking(version: Any, kind: Kind, missing: Collection[tuple[type[Model], Any]]) -> str:
-    """What it hung on that cannot come back; a list without one of its rows would mean another thing."""
+    """What it hung on that cannot come back; a list without one of its rows would mean another
+    thing."""
     for column in kind.fields():
         if _hung_on_what_is_gone(version, column):
             return f"its {column.verbose_name}"
@@ -182,7 +206,9 @@ def _hung_on_what_is_gone(version: Any, column: Any) -> bool:
 def since(moment: datetime) -> list[tuple[Kind, str]]:
     """What is here and was made after that time: it stays."""
     found = []
-    for kind, model in ((kind, model) for model, kind in VERSIONED.items() if kind.section in DELETERS):
+    for kind, model in (
+        (kind, model) for model, kind in VERSIONED.items() if kind.section in DELETERS
+    ):
         versions = _counted(kind, moment)
         there = {key_of(version) for version in versions}
         rows = list(model._default_manager.exclude(pk__in=there))
@@ -195,17 +221,28 @@ def _counted(kind: Kind, moment: datetime) -> list[Any]:
     """The newest version of each record at that time, without those that were deleted then."""
     history = kind.model.history  # type: ignore[attr-defined]
     key = kind.model._meta.pk.attname
-    newest = history.filter(**{key: OuterRef(key)}, history_date__lte=moment).order_by("-history_date", "-history_id")
-    rows = history.filter(history_id=Subquery(newest.values("history_id")[:1])).exclude(history_type=_DELETED)
-    found = list(rows.order_by(key) if kind.model is not Group else rows.exclude(name__in=ROLES).order_by(key))
+    newest = history.filter(**{key: OuterRef(key)}, history_date__lte=moment).order_by(
+        "-history_date", "-history_id"
+    )
+    rows = history.filter(history_id=Subquery(newest.values("history_id")[:1])).exclude(
+        history_type=_DELETED
+    )
+    found = list(
+        rows.order_by(key)
+        if kind.model is not Group
+        else rows.exclude(name__in=ROLES).order_by(key)
+    )
     if kind.model is Configuration and not found:  # it was as before its first change
         return list(history.order_by("history_date", "history_id")[:1])
     return found
 
 
 def _of_that_name(kind: Kind, row: Any, others: Collection[Any]) -> Any:
-    """The row that has the name of this one; None for what has no name, and for one of ``others``."""
-    found = kind.model._default_manager.filter(**_naming(kind, row)).first() if kind.inside else None
+    """The row that has the name of this one; None for what has no name, and for one of
+    ``others``."""
+    found = (
+        kind.model._default_manager.filter(**_naming(kind, row)).first() if kind.inside else None
+    )
     return None if found is None or found.pk in others else found
 
 
@@ -225,10 +262,13 @@ def _naming(kind: Kind, row: Any) -> dict[str, Any]:
 
 
 def _as_it_was(version: Any, live: Any) -> Any:
-    """Unsaved. What versions leave out (secrets of some kinds, what was observed) is as it is now."""
-    model, kind = version.instance_type, VERSIONED[version.instance_type]
+    """Unsaved. What versions leave out (secrets of some kinds, what was observed) is as it is
+    now."""
+    model = version.instance_type
+    kind = VERSIONED[version.instance_type]
     row = model._default_manager.filter(pk=live.pk).first() if live is not None else model()
-    kept = {"pinned", "latest"} if model is Tool else set()  # what is approved has a history and a verb of its own
+    # what is approved has a history and a verb of its own
+    kept = {"pinned", "latest"} if model is Tool else set()
     for column in version.tracked_fields:
         if column.name not in kept:
             setattr(row, column.attname, getattr(version, column.attname))
@@ -240,7 +280,8 @@ def _as_it_was(version: Any, live: Any) -> Any:
 
 
 def _recall(row: Any, column: Any) -> None:
-    """Of what the record referred to and is gone, at least the name is known: it is what a refusal says."""
+    """Of what the record referred to and is gone, at least the name is known: it is what a refusal
+    says."""
     model = column.related_model
     try:
         getattr(row, column.name)
@@ -255,7 +296,8 @@ def _recall(row: Any, column: Any) -> None:
 
 
 def _remembered(model: Any, key: Any) -> Any:
-    """The record of this key; one that is gone as it was last, with what its name begins with. None: nothing is known."""
+    """The record of this key; one that is gone as it was last, with what its name begins with.
+    None: nothing is known."""
     row = model._default_manager.filter(pk=key).first()
     if row is not None or not hasattr(model, "history"):
         return row
@@ -267,8 +309,10 @@ def _remembered(model: Any, key: Any) -> Any:
 
 
 def _entry(kind: Kind, name: str, version: Any, row: Any, live: Any) -> tuple[Entry, Secrets]:
-    """Of a record that is gone, secrets that no version keeps are named, so that whoever puts it back is told."""
-    secrets, held = Secrets(), sealed(kind.model)
+    """Of a record that is gone, secrets that no version keeps are named, so that whoever puts it
+    back is told."""
+    secrets = Secrets()
+    held = sealed(kind.model)
     lost = held.keys() - {column.name for column in version.tracked_fields}
     try:
         entry = kind.entry(name, row, secrets)
@@ -276,10 +320,14 @@ def _entry(kind: Kind, name: str, version: Any, row: Any, live: Any) -> tuple[En
         today = live if live is not None else kind.model()
         for column in (*held, "uid"):
             setattr(row, column, getattr(today, column))
-        secrets, lost = Secrets(), set(held)
+        secrets = Secrets()
+        lost = set(held)
         entry = kind.entry(name, row, secrets)
     if live is None:
-        entry |= {held[column]: {"secret": f"{kind.section}/{name}/{held[column]}"} for column in sorted(lost)}
+        entry |= {
+            held[column]: {"secret": f"{kind.section}/{name}/{held[column]}"}
+            for column in sorted(lost)
+        }
     for column in version._history_m2m_fields:
         entry[column.name] = _listed(version, column)
     if kind.model is ExpertTool:
@@ -288,10 +336,14 @@ def _entry(kind: Kind, name: str, version: Any, row: Any, live: Any) -> tuple[En
 
 
 def _listed(version: Any, column: Any) -> list[str]:
-    """The names in a list of other records, also of those that are gone: without them the list would mean another thing."""
-    model, names = column.related_model, []
+    """The names in a list of other records, also of those that are gone: without them the list
+    would mean another thing."""
+    model = column.related_model
+    names = []
     keys = _keys_listed(version, column)
-    there = model._default_manager.select_related(*([WITH[model]] if model in WITH else [])).in_bulk(keys)
+    there = model._default_manager.select_related(
+        *([WITH[model]] if model in WITH else [])
+    ).in_bulk(keys)
     for key in keys:
         row = there.get(key) or _remembered(model, key)
         if row is None:
@@ -304,7 +356,8 @@ def _listed(version: Any, column: Any) -> list[str]:
 
 
 def _models(version: Any) -> list[str]:
-    """The models of an expert tool, which its own numbered versions know: the one that came with this version."""
+    """The models of an expert tool, which its own numbered versions know: the one that came with
+    this version."""
     later = version.instance_type.history.filter(id=version.id, history_id__gt=version.history_id)
     until = later.order_by("history_id").values_list("history_date", flat=True).first()
     numbered = ExpertVersion.objects.filter(expert=version.id).order_by("-number")

@@ -1,4 +1,5 @@
-"""What putting something back would change, shown before it counts; and that exactly this is then done."""
+"""What putting something back would change, shown before it counts; and that exactly this is then
+done."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ MARKS = {(True, True): "@", (False, True): "+", (True, False): "-"}
 
 @dataclass(frozen=True)
 class Proposal:
-    """``lines``: the difference of each record under its name, in the words of the site's document, secrets by name;
-    ``report``: what would be made and changed, with what then waits for a person; ``shown``: the fingerprint of all that.
+    """``lines``: the difference of each record under its name, in the words of the site's document,
+    secrets by name; ``report``: what would be made and changed, with what then waits for a person;
+    ``shown``: the fingerprint of all that.
     """
 
     lines: list[str]
@@ -45,20 +47,23 @@ class Proposal:
 
 
 def propose(items: Items, *, actor: str, user: Person | None = None) -> Proposal:
-    """Try it, keep nothing of it, and say what it would do. Raises ConfigInvalid for what cannot be so any more, Denied
-    where ``user`` may not do it."""
+    """Try it, keep nothing of it, and say what it would do. Raises ConfigInvalid for what cannot be
+    so any more, Denied where ``user`` may not do it."""
     with noting():
         return _done(items, actor, user, save=False)
 
 
-def carry_out(items: Items, *, actor: str, shown: str, reason: str, user: Person | None = None) -> Proposal:
-    """Do exactly what was shown. Raises Conflict, and changes nothing, where by now it would be something else; else
-    as ``propose``."""
+def carry_out(
+    items: Items, *, actor: str, shown: str, reason: str, user: Person | None = None
+) -> Proposal:
+    """Do exactly what was shown. Raises Conflict, and changes nothing, where by now it would be
+    something else; else as ``propose``."""
     with transaction.atomic(), because(reason):
         proposal = _done(items, actor, user, save=True)
         if proposal.shown != shown:
             raise Conflict(
-                "The configuration was changed after these changes were shown.", remedy="Show the changes again."
+                "The configuration was changed after these changes were shown.",
+                remedy="Show the changes again.",
             )
     return proposal
 
@@ -80,17 +85,26 @@ def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Propo
     before = _said(kinds)
     seen: list[tuple[Records, dict[str, Any]]] = []
     rights = all_rights if user is None else user.has_perm
-    report = put(ordered, actor=actor, rights=rights, save=save, after=lambda: seen.append(_said(kinds)))
+    report = put(
+        ordered, actor=actor, rights=rights, save=save, after=lambda: seen.append(_said(kinds))
+    )
     if user is not None:
         touched = {*report.made, *report.changed, *report.removed}
-        check(user, [each for each in required if f"{each[0].kind.section}/{each[0].name}" in touched])
+        check(
+            user, [each for each in required if f"{each[0].kind.section}/{each[0].name}" in touched]
+        )
     after = seen[0] if seen else before
     lines = [*_lines(before[0], after[0]), *_secrets(before[1], after[1])]
-    return Proposal(lines, report, digest("proposal", stored([lines, report.made, report.changed, report.removed])))
+    return Proposal(
+        lines,
+        report,
+        digest("proposal", stored([lines, report.made, report.changed, report.removed])),
+    )
 
 
 def in_order(items: Iterable[Item]) -> list[Item]:
-    """As they can be done: what is removed first, what others hang on last; what is made in the document's order."""
+    """As they can be done: what is removed first, what others hang on last; what is made in the
+    document's order."""
     return sorted(items, key=_place)
 
 
@@ -131,5 +145,7 @@ def _difference(before: list[str], after: list[str]) -> list[str]:
 def _secrets(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """That a secret would be another one is said, what it is is not."""
     return [
-        f"! {name}: different value" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]
+        f"! {name}: different value"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
     ]

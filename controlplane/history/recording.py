@@ -1,4 +1,5 @@
-"""What each version says besides the record: from where the change came; and which versions a person has just made."""
+"""What each version says besides the record: from where the change came; and which versions a
+person has just made."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from simple_history.signals import post_create_historical_record, pre_create_his
 
 from mcpregistry.domain.text.undo import MOST
 
-_PLACES = (("/api/", "REST"), ("/admin/", "admin"), ("/definitions/", "definitions"), ("/approvals/", "approvals"))
+_PLACES = (
+    ("/api/", "REST"),
+    ("/admin/", "admin"),
+    ("/definitions/", "definitions"),
+    ("/approvals/", "approvals"),
+)
 LATEST = "versions"  # in the session
 _because: ContextVar[str] = ContextVar("because", default="")
 _noted: ContextVar[list[Any] | None] = ContextVar("noted", default=None)
@@ -57,7 +63,8 @@ def because(reason: str) -> Iterator[None]:
 
 @contextmanager
 def noting() -> Iterator[list[Any]]:
-    """The versions that are made inside, in order; what is only tried is noted here and told to nobody else."""
+    """The versions that are made inside, in order; what is only tried is noted here and told to
+    nobody else."""
     made: list[Any] = []
     token = _noted.set(made)
     try:
@@ -69,7 +76,9 @@ def noting() -> Iterator[list[Any]]:
 def _say_from_where(history_instance: Any, **_: Any) -> None:
     if not history_instance.history_change_reason:
         reason = _because.get()
-        history_instance.history_change_reason = f"{source()}: {reason}"[:100] if reason else source()
+        history_instance.history_change_reason = (
+            f"{source()}: {reason}"[:100] if reason else source()
+        )
 
 
 def _note(history_instance: Any, **_: Any) -> None:
@@ -78,12 +87,18 @@ def _note(history_instance: Any, **_: Any) -> None:
         made.append(history_instance)
         return
     request = request_now()
-    if request is not None and request.method == "POST" and hasattr(request, "session") and source() != "REST":
+    if (
+        request is not None
+        and request.method == "POST"
+        and hasattr(request, "session")
+        and source() != "REST"
+    ):
         transaction.on_commit(lambda: _remember(request, history_instance))
 
 
 def _remember(request: HttpRequest, version: Any) -> None:
-    """In the session, for the minute in which the person may take it back; only what one request has made."""
+    """In the session, for the minute in which the person may take it back; only what one request
+    has made."""
     made = request.__dict__.setdefault("versions_made", [])
     if len(made) <= MOST:
         made.append([version.instance_type._meta.label_lower, version.history_id])

@@ -1,4 +1,5 @@
-"""Rights to put back a version and to undo a change: those that the same change needs on the record's page or over REST."""
+"""Rights to put back a version and to undo a change: those that the same change needs on the
+record's page or over REST."""
 
 from __future__ import annotations
 
@@ -21,18 +22,20 @@ from subagents.models import ExpertTool, Provider
 
 Person = User | AnonymousUser
 
-# Words of the site's document that the record's own page does not change. Each has the right that changing it needs in
-# addition to the right to change the record, or "" if that right is enough.
+# Words of the site's document that the record's own page does not change. Each has the right that
+# changing it needs in addition to the right to change the record, or "" if that right is enough.
 BEYOND_PAGE: Mapping[type[Model], Mapping[str, str]] = {
     Budget: {"agent": "", "endpoint": "", "unit": ""},  # the service refuses a change of these
     Channel: {"access": ""},  # the page has its parts
     Configuration: {"default_outcome": "mcpregistry.add_policyrule"},
-    ExpertTool: {"agent": "mcpregistry.add_grant", "models": ""},  # the page has the models one by one
+    # the page has the models one by one
+    ExpertTool: {"agent": "mcpregistry.add_grant", "models": ""},
     Provider: {"confirmed": ""},  # no version confirms anything
     Server: {"confirmed": "", "enabled": "", "extra": "", "only_on": "mcpregistry.add_grant"},
     Tool: dict.fromkeys((*HINTS, "definition", "approved"), "mcpregistry.approve_definition"),
 }
-# Rights that every version of a kind needs: each version of a credential includes where the credential may go.
+# Rights that every version of a kind needs: each version of a credential includes where the
+# credential may go.
 _ALWAYS: Mapping[type[Model], tuple[str, ...]] = {Credential: (MAY_SCOPE,)}
 
 # A record, and the rights that its change needs in addition to those that its page asks for.
@@ -40,7 +43,8 @@ Requirement = tuple[Item, frozenset[str]]
 
 
 def requirements(items: Iterable[Item]) -> list[Requirement]:
-    """What the changes need. Call it before they are made: making them changes the rows of the items."""
+    """What the changes need. Call it before they are made: making them changes the rows of the
+    items."""
     return [(item, _rights_beyond_page(item)) for item in items]
 
 
@@ -65,7 +69,8 @@ def _name_of(right: str) -> str:
 
 
 def may_change(user: Person, model: type[Model]) -> bool:
-    """Whether the person may put versions of such a record back, unless a version differs in something that needs more."""
+    """Whether the person may put versions of such a record back, unless a version differs in
+    something that needs more."""
     return all(map(user.has_perm, _ALWAYS.get(model, ()))) and bool(
         _page(model).has_change_permission(_request_of(user))
     )
@@ -78,8 +83,10 @@ def may_see(user: Person, model: type[Model]) -> bool:
 
 
 def _page_lets(user: Person, item: Item) -> bool:
-    """Whether the record's page lets the person delete, make or change it, whichever would happen to it."""
-    page, request = _page(item.kind.model), _request_of(user)
+    """Whether the record's page lets the person delete, make or change it, whichever would happen
+    to it."""
+    page = _page(item.kind.model)
+    request = _request_of(user)
     if item.entry is None:
         return bool(page.has_delete_permission(request, item.row))
     if item.row is None:
@@ -101,7 +108,10 @@ def _request_of(user: Person) -> HttpRequest:
 def _rights_beyond_page(item: Item) -> frozenset[str]:
     model = item.kind.model
     table = BEYOND_PAGE.get(model, {})
-    found = {*_ALWAYS.get(model, ()), *(table[word] for word in _changed_words(item) if word in table)}
+    found = {
+        *_ALWAYS.get(model, ()),
+        *(table[word] for word in _changed_words(item) if word in table),
+    }
     return frozenset(found - {""})
 
 
@@ -116,4 +126,8 @@ def _changed_words(item: Item) -> set[str]:
     except ConfigInvalid:  # a secret whose key is lost
         return item.kind.known()
     hidden = {*sealed(item.kind.model).values()}
-    return {word for word in {*now, *item.entry} if word in hidden or now.get(word) != item.entry.get(word)}
+    return {
+        word
+        for word in {*now, *item.entry}
+        if word in hidden or now.get(word) != item.entry.get(word)
+    }

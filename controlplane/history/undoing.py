@@ -1,4 +1,5 @@
-"""Undo, for a minute: what a person has just done is taken back, unless somebody has changed the same since."""
+"""Undo, for a minute: what a person has just done is taken back, unless somebody has changed the
+same since."""
 
 from __future__ import annotations
 
@@ -48,19 +49,23 @@ def _can(version: Any) -> bool:
 
 
 def _differ(kind: Any, before: Any, after: Any) -> bool:
-    """In something that putting the version back would set; not, for one, in what people confirm."""
+    """In something that putting the version back would set; not, for one, in what people
+    confirm."""
     wanted = {column.name for column in kind.fields()} | {*sealed(kind.model)} | {*kind.inside}
-    switched = [getattr(version, "lifecycle", None) == Lifecycle.DISABLED for version in (before, after)]
+    switched = [
+        getattr(version, "lifecycle", None) == Lifecycle.DISABLED for version in (before, after)
+    ]
     return switched[0] != switched[1] or any(
         getattr(before, column.attname) != getattr(after, column.attname)
-        for column in before.tracked_fields if column.name in wanted
-    )  # fmt: skip
+        for column in before.tracked_fields
+        if column.name in wanted
+    )
 
 
 @dataclass(frozen=True)
 class Latest:
-    """What a person has just done, in words, and for how many seconds it can still be taken back; ``at`` tells it from
-    what they do next."""
+    """What a person has just done, in words, and for how many seconds it can still be taken back;
+    ``at`` tells it from what they do next."""
 
     words: str
     seconds: int
@@ -97,8 +102,8 @@ def _told(version: Any) -> str:
 
 @transaction.atomic
 def undo(*, made: Made, at: datetime, user: User, actor: str, now: datetime) -> Report:
-    """Take an action back. Raises Conflict where something was changed since, or the minute is over; Denied where the
-    person may not do the opposite."""
+    """Take an action back. Raises Conflict where something was changed since, or the minute is
+    over; Denied where the person may not do the opposite."""
     if now - at > FOR:
         raise Conflict(
             "This change can no longer be undone, because it was made more than one minute ago.",
@@ -106,7 +111,10 @@ def undo(*, made: Made, at: datetime, user: User, actor: str, now: datetime) -> 
         )
     versions = [past.find(label, number) for label, number in made]
     if not can_be_undone(versions):
-        raise Conflict("This change cannot be undone as a whole.", remedy="Restore earlier versions one by one.")
+        raise Conflict(
+            "This change cannot be undone as a whole.",
+            remedy="Restore earlier versions one by one.",
+        )
     first, last = _ends(versions)
     for version in last.values():
         _check(version, user)
@@ -129,11 +137,17 @@ def _ends(versions: Sequence[Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
 
 def _check(version: Any, user: User) -> None:
     model = version.instance_type
-    row = model._default_manager.select_for_update(of=("self",)).filter(pk=past.key_of(version)).first()
+    row = (
+        model._default_manager.select_for_update(of=("self",))
+        .filter(pk=past.key_of(version))
+        .first()
+    )
     newest = model.history.filter(**{model._meta.pk.attname: past.key_of(version)}).first()
     if newest is None or newest.history_id != version.history_id:
         what = model._meta.verbose_name
-        raise Conflict(f'The {what} "{row or version}" was changed again after that.', remedy=_SEE_HISTORY)
+        raise Conflict(
+            f'The {what} "{row or version}" was changed again after that.', remedy=_SEE_HISTORY
+        )
     if version.history_user_id != user.pk:
         raise Conflict("This change was made by another user.", remedy=_SEE_HISTORY)
     if version.history_type == "-" and past.is_there(version):
@@ -144,4 +158,8 @@ def _check(version: Any, user: User) -> None:
 
 
 def _item(version: Any) -> Item:
-    return past.removal_of(version) if version.history_type == "+" else past.item_of(version.prev_record)
+    return (
+        past.removal_of(version)
+        if version.history_type == "+"
+        else past.item_of(version.prev_record)
+    )

@@ -65,7 +65,15 @@ class AgentAdmin(AsksWhenSwitchedOff):
     """Agents: issuing tokens, and on the agent's page what it sees on an endpoint."""
 
     form = AgentForm
-    list_display = ("slug", "name", "enabled", "token_count", "grant_count", "calls_per_minute", "owner")
+    list_display = (
+        "slug",
+        "name",
+        "enabled",
+        "token_count",
+        "grant_count",
+        "calls_per_minute",
+        "owner",
+    )
     list_filter = ("enabled",)
     list_select_related = ("owner",)
     ordering = ("slug",)
@@ -76,17 +84,35 @@ class AgentAdmin(AsksWhenSwitchedOff):
         (None, {"fields": (("slug", "name"), "description", "enabled")}),
         (
             _("Permissions and limits"),
-            {"fields": ("capabilities", ("calls_per_minute", "owner"), ("hold_seconds", "energy_pool"))},
+            {
+                "fields": (
+                    "capabilities",
+                    ("calls_per_minute", "owner"),
+                    ("hold_seconds", "energy_pool"),
+                )
+            },
         ),
     )
     change_form_outer_before_template = "admin/mcpregistry/agent.html"
     verbs = (
-        Verb("token", _("Issue token"), "add_token", "key", _("Create a bearer token. It is shown once."),
-             page="mcpregistry_agent_issue_token", style="primary"),
-        Verb("connect", _("Connect a host"), "view_agent", "cable",
-             _("Show what to enter in Claude Code, Cursor, VS Code and other hosts."),
-             page="mcpregistry_agent_connect"),
-    )  # fmt: skip
+        Verb(
+            "token",
+            _("Issue token"),
+            "add_token",
+            "key",
+            _("Create a bearer token. It is shown once."),
+            page="mcpregistry_agent_issue_token",
+            style="primary",
+        ),
+        Verb(
+            "connect",
+            _("Connect a host"),
+            "view_agent",
+            "cable",
+            _("Show what to enter in Claude Code, Cursor, VS Code and other hosts."),
+            page="mcpregistry_agent_connect",
+        ),
+    )
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(IssueTokenPage(self))
@@ -106,14 +132,19 @@ class AgentAdmin(AsksWhenSwitchedOff):
         chosen = f"?{urlencode({'agent': agent.slug})}" if agent else ""
         return HttpResponseRedirect(f"{reverse('connect')}{chosen}")
 
-    def get_inlines(self, request: HttpRequest, obj: Agent | None = None) -> tuple[type[TokenInline], ...]:
+    def get_inlines(
+        self, request: HttpRequest, obj: Agent | None = None
+    ) -> tuple[type[TokenInline], ...]:
         return self.inlines if obj else ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
         live = Q(tokens__revoked_at__isnull=True) & (
             Q(tokens__expires_at__isnull=True) | Q(tokens__expires_at__gt=timezone.now())
         )
-        counts = {"live_tokens": Count("tokens", live, distinct=True), "all_grants": Count("grants", distinct=True)}
+        counts = {
+            "live_tokens": Count("tokens", live, distinct=True),
+            "all_grants": Count("grants", distinct=True),
+        }
         return super().get_queryset(request).annotate(**counts)
 
     def switching_off(self, row: Agent) -> list[str]:
@@ -143,7 +174,9 @@ class AgentAdmin(AsksWhenSwitchedOff):
             "chosen": chosen,
             "seen": list(seen.entries.items())[:_SHOWN] if seen else [],
             "unseen": max(len(seen.entries) - _SHOWN, 0) if seen else 0,
-            "cause": why_nothing(row, chosen, timezone.now()) if chosen and not (seen and seen.everything) else None,
+            "cause": why_nothing(row, chosen, timezone.now())
+            if chosen and not (seen and seen.everything)
+            else None,
             "budgets": lines_of(row, request),
             "holder": row,
             "grants": row.grants.select_related("server", "tool__server")[:_SHOWN],
@@ -154,7 +187,9 @@ def _energy(request: HttpRequest, row: Agent) -> dict[str, Any]:
     """How the pool that it draws on stands, and what it took of it."""
     if row.energy_pool_id is None or not request.user.has_perm("mcpregistry.view_energypool"):
         return {}
-    return level_of(EnergyPool.objects.with_reserved().get(pk=row.energy_pool_id), request, row.slug)
+    return level_of(
+        EnergyPool.objects.with_reserved().get(pk=row.energy_pool_id), request, row.slug
+    )
 
 
 class EndpointForm(RecordForm[Endpoint]):
@@ -175,7 +210,9 @@ class EndpointForm(RecordForm[Endpoint]):
                 "How tool names are written for hosts. If you change this setting, the names of all tools change "
                 "in hosts."
             ),
-            "description_style": _("Choose whether the description of each tool names the server of the tool."),
+            "description_style": _(
+                "Choose whether the description of each tool names the server of the tool."
+            ),
         }
 
 
@@ -241,7 +278,9 @@ class GrantForm(RecordForm[Grant]):
         model = Grant
         fields = "__all__"
         labels = {"tool": _("Tool or prompt")}
-        widgets = {"argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})}
+        widgets = {
+            "argument_pins": UnfoldAdminTextareaWidget(attrs={"rows": 3, "class": "sn-code"})
+        }
         help_texts = {
             "agent": _("The agent that gets this grant. Choose either an agent or an endpoint."),
             "endpoint": _(
@@ -261,14 +300,31 @@ class GrantAdmin(RecordAdmin):
     """Grants: who may use what, with which arguments, until when."""
 
     form = GrantForm
-    list_display = ("holder", "object", "pinned_arguments", "expires_at", "note", "created_by", "created_at")
+    list_display = (
+        "holder",
+        "object",
+        "pinned_arguments",
+        "expires_at",
+        "note",
+        "created_by",
+        "created_at",
+    )
     list_filter = (
-        ExpiryFilter, "kind", by_name("agent", nobody=_("No agent (granted to an endpoint)")),
+        ExpiryFilter,
+        "kind",
+        by_name("agent", nobody=_("No agent (granted to an endpoint)")),
         by_name("endpoint", nobody=_("No endpoint (granted to an agent)")),
         by_name("server", nobody=_("No server (only one tool is granted)")),
-    )  # fmt: skip
+    )
     list_select_related = ("agent", "endpoint", "server", "tool__server", "created_by")
-    search_fields = ("agent__slug", "endpoint__slug", "server__slug", "tool__name", "tool__server__slug", "note")
+    search_fields = (
+        "agent__slug",
+        "endpoint__slug",
+        "server__slug",
+        "tool__name",
+        "tool__server__slug",
+        "note",
+    )
     autocomplete_fields = ("agent", "endpoint", "server", "tool")
     fieldsets = (
         (_("Granted to"), {"fields": (("agent", "endpoint"),)}),
@@ -296,16 +352,17 @@ class GrantAdmin(RecordAdmin):
 
     @display(description=_("arguments"))
     def pinned_arguments(self, grant: Grant) -> str:
-        return printable(", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100) or gettext(
-            "any arguments"
-        )
+        return printable(
+            ", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100
+        ) or gettext("any arguments")
 
 
 @admin.register(Workspace)
 class WorkspaceAdmin(RecordAdmin):
     """Workspaces: which endpoint and agent ``runmcp --cwd`` uses below a directory.
 
-    A workspace gives whoever starts a host there all that its agent is granted, so it needs the right to grant as well.
+    A workspace gives whoever starts a host there all that its agent is granted, so it needs the
+    right to grant as well.
     """
 
     list_display = ("directory", "endpoint", "agent")

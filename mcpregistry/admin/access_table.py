@@ -1,4 +1,5 @@
-"""The page *Who can call what*: agents by tools on an endpoint. It reads; ticks of who may grant become narrow grants."""
+"""The page *Who can call what*: agents by tools on an endpoint. It reads; ticks of who may grant
+become narrow grants."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    QueryDict,
+)
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -28,14 +35,19 @@ from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.policy.table import Cell, Standing, Table, Wanted, narrowest, tools_of
 
-TOOLS, AGENTS = 40, 8  # on one page
+# on one page
+TOOLS = 40
+AGENTS = 8
 _CHOICES = 500  # that a field lists
 _MAY_SEE = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "policyrule"))
 _MAY_GRANT = "mcpregistry.add_grant"
 _SIGNS = {
-    Standing.ALLOW: "check_circle", Standing.ASK: "front_hand", Standing.DENY: "block",
-    Standing.HIDDEN: "visibility_off", Standing.ABSENT: "do_not_disturb_on",
-}  # fmt: skip
+    Standing.ALLOW: "check_circle",
+    Standing.ASK: "front_hand",
+    Standing.DENY: "block",
+    Standing.HIDDEN: "visibility_off",
+    Standing.ABSENT: "do_not_disturb_on",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +61,30 @@ class Square:
 
 
 def who(request: HttpRequest) -> HttpResponse:
-    """The table, by a GET that can be linked to: of an endpoint, and there of one agent, server, risk or tool."""
+    """The table, by a GET that can be linked to: of an endpoint, and there of one agent, server,
+    risk or tool."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
     endpoints = Endpoint.objects.order_by("slug")
     chosen = _chosen(endpoints, _text(request.GET, "endpoint"))
     context: dict[str, Any] = {
-        "title": gettext("Who can call what"), "endpoints": endpoints.values_list("slug", flat=True)[:_CHOICES], "endpoint": chosen, "said": request.GET,
+        "title": gettext("Who can call what"),
+        "endpoints": endpoints.values_list("slug", flat=True)[:_CHOICES],
+        "endpoint": chosen,
+        "said": request.GET,
         "servers": Server.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
-        "risks": list(Level), "kinds": list(KINDS), "narrowed": _narrowed(request.GET), "standings": _legend(),
+        "risks": list(Level),
+        "kinds": list(KINDS),
+        "narrowed": _narrowed(request.GET),
+        "standings": _legend(),
         "may_grant": request.user.has_perm(_MAY_GRANT),
-    }  # fmt: skip
+    }
     if chosen is not None:
         context |= _drawn(request.GET, chosen)
-    return TemplateResponse(request, "admin/mcpregistry/who.html", admin.site.each_context(request) | context)
+    return TemplateResponse(
+        request, "admin/mcpregistry/who.html", admin.site.each_context(request) | context
+    )
 
 
 def give(request: HttpRequest) -> HttpResponse:
@@ -80,15 +101,21 @@ def give(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(back)
     table = Table(endpoint, [tool for _, tool in pairs], timezone.now())
     try:
-        rows, sentences = narrowest(table, pairs), _sentences(table, pairs)
+        rows = narrowest(table, pairs)
+        sentences = _sentences(table, pairs)
     except SlipsnisseError as error:
         messages.error(request, printable(str(error), 1_000))
         return HttpResponseRedirect(back)
     if not rows:
         messages.info(request, gettext("All selected tools are already granted."))
         return HttpResponseRedirect(back)
-    sure, said = digest("sure", *sentences), request.POST.get("sure", "")
-    return _given(request, rows, back) if said == sure else _asked(request, endpoint, sentences, sure, back)
+    sure = digest("sure", *sentences)
+    said = request.POST.get("sure", "")
+    return (
+        _given(request, rows, back)
+        if said == sure
+        else _asked(request, endpoint, sentences, sure, back)
+    )
 
 
 def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
@@ -97,7 +124,9 @@ def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
         messages.success(
             request,
             ngettext(
-                "{count} grant added, for one tool only.", "{count} grants added, each for one tool only.", made
+                "{count} grant added, for one tool only.",
+                "{count} grants added, each for one tool only.",
+                made,
             ).format(count=made),
         )
     except SlipsnisseError as error:
@@ -105,13 +134,21 @@ def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
     return HttpResponseRedirect(back)
 
 
-def _asked(request: HttpRequest, endpoint: Endpoint, sentences: list[str], sure: str, back: str) -> HttpResponse:
+def _asked(
+    request: HttpRequest, endpoint: Endpoint, sentences: list[str], sure: str, back: str
+) -> HttpResponse:
     kept = [("endpoint", endpoint.slug), ("from", _text(request.POST, "from"))]
     kept += [("tick", value) for value in request.POST.getlist("tick")]
     return question(
-        request, title=gettext("Grant selected tools"), label=gettext("Grant tools"), icon="add_task", sentences=sentences, sure=sure, back=back,
+        request,
+        title=gettext("Grant selected tools"),
+        label=gettext("Grant tools"),
+        icon="add_task",
+        sentences=sentences,
+        sure=sure,
+        back=back,
         kept=kept,
-    )  # fmt: skip
+    )
 
 
 _THEN = {
@@ -127,9 +164,9 @@ def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
         cell = table.cell(agent, tool)
         if "agent" in cell.lacks:
             found.append(
-                gettext("{agent} can use {tool}, and only this tool, until the grant is revoked.").format(
-                    agent=agent, tool=tool
-                )
+                gettext(
+                    "{agent} can use {tool}, and only this tool, until the grant is revoked."
+                ).format(agent=agent, tool=tool)
             )
         if "endpoint" in cell.lacks:
             found.append(
@@ -147,11 +184,18 @@ def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
 
 
 def _pairs(ticked: list[str]) -> list[tuple[Agent, Tool]]:
-    """The agents and tools that these ticks ("agent.tool", by their keys) mean; what is gone is left out."""
-    keys = [(int(a), int(t)) for a, _, t in (each.partition(".") for each in ticked) if _key(a) and _key(t)]
+    """The agents and tools that these ticks ("agent.tool", by their keys) mean; what is gone is
+    left out."""
+    keys = [
+        (int(a), int(t))
+        for a, _, t in (each.partition(".") for each in ticked)
+        if _key(a) and _key(t)
+    ]
     agents = Agent.objects.in_bulk({agent for agent, _ in keys})
     tools = Tool.offers.select_related("server", "latest").in_bulk([tool for _, tool in keys])
-    return [(agents[agent], tools[tool]) for agent, tool in keys if agent in agents and tool in tools]
+    return [
+        (agents[agent], tools[tool]) for agent, tool in keys if agent in agents and tool in tools
+    ]
 
 
 def _key(text: str) -> bool:
@@ -159,21 +203,34 @@ def _key(text: str) -> bool:
 
 
 def _drawn(said: QueryDict, endpoint: Endpoint) -> dict[str, Any]:
-    tools_at, agents_at = _number(said, "page"), _number(said, "agents")
-    tools = list(tools_of(_wanted(said)).order_by("server__slug", "name", "pk")[tools_at * TOOLS :][: TOOLS + 1])
+    tools_at = _number(said, "page")
+    agents_at = _number(said, "agents")
+    tools = list(
+        tools_of(_wanted(said)).order_by("server__slug", "name", "pk")[tools_at * TOOLS :][
+            : TOOLS + 1
+        ]
+    )
     rows = Agent.objects.order_by("slug")
     if agent := _text(said, "agent"):
         rows = rows.filter(slug=agent)
     agents = list(rows[agents_at * AGENTS :][: AGENTS + 1])
-    more_tools, more_agents = len(tools) > TOOLS, len(agents) > AGENTS
-    tools, agents = tools[:TOOLS], agents[:AGENTS]
+    more_tools = len(tools) > TOOLS
+    more_agents = len(agents) > AGENTS
+    tools = tools[:TOOLS]
+    agents = agents[:AGENTS]
     table = Table(endpoint, tools, timezone.now())
-    lines = [(tool, (risk := risk_of(tool).level), RISK_COLOURS[risk], _squares(table, tool, agents)) for tool in tools]
+    lines = [
+        (tool, (risk := risk_of(tool).level), RISK_COLOURS[risk], _squares(table, tool, agents))
+        for tool in tools
+    ]
     return {
-        "agents": agents, "lines": lines, "here": said.urlencode(),
+        "agents": agents,
+        "lines": lines,
+        "here": said.urlencode(),
         "tickable": any(square.tick for *_, squares in lines for _, square in squares),
-        "pages": _turned(said, "page", tools_at, more_tools), "turns": _turned(said, "agents", agents_at, more_agents),
-    }  # fmt: skip
+        "pages": _turned(said, "page", tools_at, more_tools),
+        "turns": _turned(said, "agents", agents_at, more_agents),
+    }
 
 
 def _squares(table: Table, tool: Tool, agents: list[Agent]) -> list[tuple[Agent, Square]]:
@@ -181,7 +238,11 @@ def _squares(table: Table, tool: Tool, agents: list[Agent]) -> list[tuple[Agent,
     found = []
     for agent, cell in zip(agents, table.row(tool, agents), strict=True):
         asked = urlencode(
-            {"agent": agent.slug, "endpoint": table.endpoint.slug, "tool": f"{tool.server.slug}::{tool.key}"}
+            {
+                "agent": agent.slug,
+                "endpoint": table.endpoint.slug,
+                "tool": f"{tool.server.slug}::{tool.key}",
+            }
         )
         tick = f"{agent.pk}.{tool.pk}" if cell.lacks else ""
         found.append((agent, Square(cell, _SIGNS[cell.standing], f"{why}?{asked}", tick)))
@@ -189,11 +250,15 @@ def _squares(table: Table, tool: Tool, agents: list[Agent]) -> list[tuple[Agent,
 
 
 def _wanted(said: QueryDict) -> Wanted:
-    kind, tool = _text(said, "kind"), _text(said, "tool")
+    kind = _text(said, "kind")
+    tool = _text(said, "tool")
     return Wanted(
-        kind=kind if kind in KINDS else TOOL, server=_text(said, "server"), risk=_text(said, "risk"),
-        search=_text(said, "search"), tool=int(tool) if _key(tool) else None,
-    )  # fmt: skip
+        kind=kind if kind in KINDS else TOOL,
+        server=_text(said, "server"),
+        risk=_text(said, "risk"),
+        search=_text(said, "search"),
+        tool=int(tool) if _key(tool) else None,
+    )
 
 
 def _turned(said: QueryDict, name: str, at: int, more: bool) -> dict[str, str]:
@@ -220,9 +285,12 @@ def _narrowed(said: QueryDict) -> Tool | None:
 
 def _legend() -> list[tuple[Standing, str, str]]:
     meant = {
-        Standing.ALLOW: gettext("runs without approval"), Standing.ASK: gettext("waits for an approval"), Standing.DENY: gettext("is denied by a rule"),
-        Standing.HIDDEN: gettext("is not visible to the agent"), Standing.ABSENT: gettext("is not available to any agent now"),
-    }  # fmt: skip
+        Standing.ALLOW: gettext("runs without approval"),
+        Standing.ASK: gettext("waits for an approval"),
+        Standing.DENY: gettext("is denied by a rule"),
+        Standing.HIDDEN: gettext("is not visible to the agent"),
+        Standing.ABSENT: gettext("is not available to any agent now"),
+    }
     return [(each, _SIGNS[each], meant[each]) for each in Standing]
 
 

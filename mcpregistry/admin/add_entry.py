@@ -17,7 +17,11 @@ from django.urls import reverse
 from django.utils.html import escape
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+)
 
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
 from mcpregistry.admin.fields import lines_widget
@@ -32,9 +36,11 @@ from mcpregistry.services.registry import adding, images
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the form is for. ``slug``: the short name it proposes; ``record``: to whose page Cancel leads.
+    """What the form is for. ``slug``: the short name it proposes; ``record``: to whose page Cancel
+    leads.
 
-    ``add`` does it, and returns where the person goes on and what they are told. It raises SlipsnisseError.
+    ``add`` does it, and returns where the person goes on and what they are told. It raises
+    SlipsnisseError.
     """
 
     slug: str
@@ -47,26 +53,39 @@ class WayForm(forms.Form):
 
     def __init__(self, way: Way, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.way, self.digest, self.no_digest = way, "", ""
+        self.way = way
+        self.digest = ""
+        self.no_digest = ""
         self.asked = {f"input-{number}": each for number, each in enumerate(way.inputs)}
         self.fields |= {name: _field(each) for name, each in self.asked.items()}
 
     def values(self) -> dict[str, str]:
         """What was entered, by ``Input.key``."""
-        return {each.key: value for name, each in self.asked.items() if (value := self.cleaned_data[name])}
+        return {
+            each.key: value
+            for name, each in self.asked.items()
+            if (value := self.cleaned_data[name])
+        }
 
 
 class AddForm(WayForm):
     """The server's short name, and what the way asks for."""
 
     slug = forms.CharField(
-        label=_("Short name"), max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text=_("Name of the server on this site. It is the first part of the names of its tools."),
-    )  # fmt: skip
+        label=_("Short name"),
+        max_length=63,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=_(
+            "Name of the server on this site. It is the first part of the names of its tools."
+        ),
+    )
 
     def find_digest(self, entry: RegistryEntry) -> None:
-        """Enter what the image's registry says that its tag is now, or note why it could not be found out."""
-        name = next((name for name, each in self.asked.items() if each.key == containers.DIGEST_KEY), "")
+        """Enter what the image's registry says that its tag is now, or note why it could not be
+        found out."""
+        name = next(
+            (name for name, each in self.asked.items() if each.key == containers.DIGEST_KEY), ""
+        )
         if not name:
             return
         try:
@@ -77,14 +96,24 @@ class AddForm(WayForm):
 
 
 def _field(asked: Input) -> forms.Field:
-    kind = gettext("({place}, secret)").format(place=asked.place) if asked.secret else f"({asked.place})"
-    about = escape(printable(asked.description, 500))  # forms show help as HTML, and this is a stranger's
+    kind = (
+        gettext("({place}, secret)").format(place=asked.place)
+        if asked.secret
+        else f"({asked.place})"
+    )
+    # forms show help as HTML, and this is a stranger's
+    about = escape(printable(asked.description, 500))
     facts: dict[str, Any] = {
-        "label": printable(asked.name, 100), "required": asked.required, "help_text": f"{about} {kind}".strip(),
+        "label": printable(asked.name, 100),
+        "required": asked.required,
+        "help_text": f"{about} {kind}".strip(),
         "initial": printable(asked.default, 500),
-    }  # fmt: skip
+    }
     if asked.many:
-        facts |= {"help_text": f"{gettext('One value per line.')} {about} {kind}".strip(), "initial": asked.default}
+        facts |= {
+            "help_text": f"{gettext('One value per line.')} {about} {kind}".strip(),
+            "initial": asked.default,
+        }
         return forms.CharField(max_length=20_000, widget=lines_widget(3, ""), **facts)
     if asked.choices:
         given = [(each, printable(each, 200)) for each in asked.choices]
@@ -97,7 +126,8 @@ def _field(asked: Input) -> forms.Field:
 
 
 class AddEntryPage:
-    """A view of ``RegistryEntryAdmin``, which gives it entries; other pages use its form for an end of their own."""
+    """A view of ``RegistryEntryAdmin``, which gives it entries; other pages use its form for an end
+    of their own."""
 
     def __init__(self, admin: ReadOnlyAdmin) -> None:
         self.admin = admin
@@ -109,12 +139,19 @@ class AddEntryPage:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
         return self.answer(request, entry, number, Use(adding.slug_for(entry), entry, self.add))
 
-    def add(self, request: HttpRequest, entry: RegistryEntry, wish: adding.Wish) -> tuple[Model, str]:
-        """Do it. Returns where the person goes on, and what they are told. Raises SlipsnisseError."""
-        made = adding.add(entry=entry, wish=wish, user=cast(User, request.user), actor=actor(request))
+    def add(
+        self, request: HttpRequest, entry: RegistryEntry, wish: adding.Wish
+    ) -> tuple[Model, str]:
+        """Do it. Returns where the person goes on, and what they are told. Raises
+        SlipsnisseError."""
+        made = adding.add(
+            entry=entry, wish=wish, user=cast(User, request.user), actor=actor(request)
+        )
         return made, told_of(made)
 
-    def answer(self, request: HttpRequest, entry: RegistryEntry, number: int, use: Use) -> HttpResponse:
+    def answer(
+        self, request: HttpRequest, entry: RegistryEntry, number: int, use: Use
+    ) -> HttpResponse:
         """The form of one way of the entry, and what becomes of it when it is sent."""
         try:
             way = adding.way_of(entry, number)
@@ -123,11 +160,15 @@ class AddEntryPage:
             return HttpResponseRedirect(page_of(use.record))
         if not request.user.has_perm(adding.permission(way)):
             raise PermissionDenied
-        form = AddForm(way, request.POST if request.method == "POST" else None, initial={"slug": use.slug})
+        form = AddForm(
+            way, request.POST if request.method == "POST" else None, initial={"slug": use.slug}
+        )
         if not form.is_bound:
             form.find_digest(entry)
         if form.is_valid():
-            wish = adding.Wish(number, form.cleaned_data["slug"], form.values(), request.POST.get("shown", ""))
+            wish = adding.Wish(
+                number, form.cleaned_data["slug"], form.values(), request.POST.get("shown", "")
+            )
             try:
                 made, told = use.add(request, entry, wish)
             except SlipsnisseError as error:
@@ -137,13 +178,21 @@ class AddEntryPage:
                 return HttpResponseRedirect(page_of(made))
         return self._shown(request, entry, form, use.record)
 
-    def _shown(self, request: HttpRequest, entry: RegistryEntry, form: AddForm, record: Model) -> HttpResponse:
+    def _shown(
+        self, request: HttpRequest, entry: RegistryEntry, form: AddForm, record: Model
+    ) -> HttpResponse:
         way = form.way
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Add {name}").format(name=printable(entry.name, 200)), "opts": self.admin.opts, "original": record, "entry": entry,
-            "way": way, "form": form, "back": page_of(record),
-            "secrets": any(each.secret for each in way.inputs) and not request.user.has_perms(credentials.MAY_KEEP),
-        }  # fmt: skip
+            "title": gettext("Add {name}").format(name=printable(entry.name, 200)),
+            "opts": self.admin.opts,
+            "original": record,
+            "entry": entry,
+            "way": way,
+            "form": form,
+            "back": page_of(record),
+            "secrets": any(each.secret for each in way.inputs)
+            and not request.user.has_perms(credentials.MAY_KEEP),
+        }
         return TemplateResponse(request, "admin/mcpregistry/add_entry.html", context)
 
 

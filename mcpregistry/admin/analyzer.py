@@ -1,6 +1,8 @@
-"""The page *Access analyzer*: grants that allow more than was used, what would take their place, and one button each.
+"""The page *Access analyzer*: grants that allow more than was used, what would take their place,
+and one button each.
 
-Lists of grants show the proposals that the clock has stored (``findings``). A single grant is analyzed immediately, with all its calls.
+Lists of grants show the proposals that the clock has stored (``findings``). A single grant is
+analyzed immediately, with all its calls.
 """
 
 from __future__ import annotations
@@ -41,12 +43,14 @@ _MAY_APPLY = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.
 
 
 def analyzer(request: HttpRequest) -> HttpResponse:
-    """What is proposed for the grants of one page, with the calls that each proposal would have stopped. With ``grant`` in
-    the address: what all calls of this grant prove."""
+    """What is proposed for the grants of one page, with the calls that each proposal would have
+    stopped. With ``grant`` in the address: what all calls of this grant prove."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
-    days, at = days_of(request.GET.get("days", "")), _number(request.GET.get("page", ""))
-    rows, agent = candidates().order_by("pk"), request.GET.get("agent", "").replace("\x00", "")
+    days = days_of(request.GET.get("days", ""))
+    at = _number(request.GET.get("page", ""))
+    rows = candidates().order_by("pk")
+    agent = request.GET.get("agent", "").replace("\x00", "")
     if agent:
         rows = rows.filter(agent__slug=agent)
     whole = _number(request.GET.get("grant", ""), longest=18)
@@ -54,22 +58,41 @@ def analyzer(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(pk=whole)
     found = list(rows[at * GRANTS : (at + 1) * GRANTS + 1])
     now = timezone.now()
-    shown, known = found[:GRANTS], known_days(now)
+    shown = found[:GRANTS]
+    known = known_days(now)
     if whole:
         proven = [(row, analyse_whole(row, days=days, now=now)) for row in shown]
-        findings = Findings({row.pk: each for row, each in proven if each}, {row.pk: now for row in shown})
+        findings = Findings(
+            {row.pk: each for row, each in proven if each}, {row.pk: now for row in shown}
+        )
     else:
         findings = load(shown, days=days)
     context = admin.site.each_context(request) | {
-        "title": gettext("Access analyzer"), "days": days, "periods": PERIODS, "agent": agent, "most": MOST_CALLS, "most_whole": MOST_WHOLE, "whole": whole,
+        "title": gettext("Access analyzer"),
+        "days": days,
+        "periods": PERIODS,
+        "agent": agent,
+        "most": MOST_CALLS,
+        "most_whole": MOST_WHOLE,
+        "whole": whole,
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
-        "known": known, "known_period": max((each for each in PERIODS if each <= known), default=0),
-        "looked_at": len(shown), "first": at * GRANTS + 1, "last": at * GRANTS + len(shown),
-        "as_of": findings.as_of, "waiting": len(shown) - len(findings.made),
-        "before": at - 1 if at else None, "after": at + 1 if len(found) > GRANTS else None, "page": at,
-        "found": [(each, stopped_by_tool(each), _pins(each)) for row in shown if (each := findings.proposals.get(row.pk))],
+        "known": known,
+        "known_period": max((each for each in PERIODS if each <= known), default=0),
+        "looked_at": len(shown),
+        "first": at * GRANTS + 1,
+        "last": at * GRANTS + len(shown),
+        "as_of": findings.as_of,
+        "waiting": len(shown) - len(findings.made),
+        "before": at - 1 if at else None,
+        "after": at + 1 if len(found) > GRANTS else None,
+        "page": at,
+        "found": [
+            (each, stopped_by_tool(each), _pins(each))
+            for row in shown
+            if (each := findings.proposals.get(row.pk))
+        ],
         "may_apply": request.user.has_perms(_MAY_APPLY),
-    }  # fmt: skip
+    }
     return TemplateResponse(request, "admin/mcpregistry/analyzer.html", context)
 
 
@@ -80,9 +103,12 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
     if not request.user.has_perms((*_MAY_SEE, *_MAY_APPLY)):
         raise PermissionDenied
     grant = get_object_or_404(candidates(), pk=grant_id)
-    days, now, back = days_of(request.POST.get("days", "")), timezone.now(), _back(request)
+    days = days_of(request.POST.get("days", ""))
+    now = timezone.now()
+    back = _back(request)
     found = analyse_whole(grant, days=days, now=now)
-    key, pins = request.POST.get("key", ""), request.POST.getlist("pin") if "pins" in request.POST else None
+    key = request.POST.get("key", "")
+    pins = request.POST.getlist("pin") if "pins" in request.POST else None
     if found is None or found.key != key:
         messages.error(
             request,
@@ -93,11 +119,20 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
         )
         return HttpResponseRedirect(f"{reverse('analyzer')}?grant={grant.pk}&days={days}")
     sentences = _sentences(found, pins)
-    sure, said = digest("sure", *sentences), request.POST.get("sure", "")
+    sure = digest("sure", *sentences)
+    said = request.POST.get("sure", "")
     if said != sure:
         return _asked(request, found, sentences, sure, back)
     try:
-        apply(grant=grant, key=key, days=days, now=now, actor=actor(request), user=request.user, pins=pins)  # type: ignore[arg-type]
+        apply(
+            grant=grant,
+            key=key,
+            days=days,
+            now=now,
+            actor=actor(request),
+            user=request.user,  # type: ignore[arg-type]
+            pins=pins,
+        )
         messages.success(request, _done(found))
     except SlipsnisseError as error:
         messages.error(request, printable(str(error), 1_000))
@@ -105,19 +140,28 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
 
 
 def days_of(text: str) -> int:
-    """The days that an address or a form names, if the clock analyzes them; 30 for anything else."""
+    """The days that an address or a form names, if the clock analyzes them; 30 for anything
+    else."""
     return next((each for each in PERIODS if str(each) == text), DAYS)
 
 
-def _asked(request: HttpRequest, found: Proposal, sentences: list[str], sure: str, back: str) -> HttpResponse:
+def _asked(
+    request: HttpRequest, found: Proposal, sentences: list[str], sure: str, back: str
+) -> HttpResponse:
     names = ("days", "key", "page", "agent", "pins")
     kept = [(name, request.POST[name]) for name in names if name in request.POST]
     kept += [("pin", name) for name in request.POST.getlist("pin")]
     label = gettext("Revoke grant") if found.kind == "withdraw" else gettext("Narrow grant")
     return question(
-        request, title=f"{label}: {printable(str(found.grant), 200)}", label=label, icon="compress", sentences=sentences,
-        sure=sure, back=back, kept=kept,
-    )  # fmt: skip
+        request,
+        title=f"{label}: {printable(str(found.grant), 200)}",
+        label=label,
+        icon="compress",
+        sentences=sentences,
+        sure=sure,
+        back=back,
+        kept=kept,
+    )
 
 
 def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
@@ -125,7 +169,11 @@ def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
     for row in found.after:
         held = row.argument_pins
         if pins is not None:
-            held = {name: value for name, value in held.items() if name not in found.pins or name in pins}
+            held = {
+                name: value
+                for name, value in held.items()
+                if name not in found.pins or name in pins
+            }
         only = gettext(", only with {arguments}").format(arguments=canonical(held)) if held else ""
         grant = f"{row} ({row.uri})" if row.uri else str(row)
         said.append(gettext("New grant: {grant}{only}.").format(grant=grant, only=only))
@@ -144,7 +192,9 @@ def _done(found: Proposal) -> str:
         return gettext("The grant is revoked.")
     count = len(found.after)
     return ngettext(
-        "{count} narrower grant replaces the grant.", "{count} narrower grants replace the grant.", count
+        "{count} narrower grant replaces the grant.",
+        "{count} narrower grants replace the grant.",
+        count,
     ).format(count=count)
 
 

@@ -12,15 +12,35 @@ from django.utils.functional import Promise
 
 
 def question(
-    request: HttpRequest, *, title: str | Promise, label: str | Promise, icon: str, sentences: Sequence[str], sure: str, back: str,
-    kept: Iterable[tuple[str, str]] = (), **more: Any,
-) -> HttpResponse:  # fmt: skip
-    """What will happen, with a form that sends ``kept`` once more, and ``sure`` as the yes to exactly that; ``back`` leads
-    away from it. 409 where the person has said yes to something else, which the page says. ``more``: for Django's own head.
+    request: HttpRequest,
+    *,
+    title: str | Promise,
+    label: str | Promise,
+    icon: str,
+    sentences: Sequence[str],
+    sure: str,
+    back: str,
+    kept: Iterable[tuple[str, str]] = (),
+    **more: Any,
+) -> HttpResponse:
+    """What will happen, with a form that sends ``kept`` once more, and ``sure`` as the yes to
+    exactly that; ``back`` leads away from it. 409 where the person has said yes to something else,
+    which the page says. ``more``: for Django's own head.
     """
     said = bool(request.POST.get("sure"))
-    context = admin.site.each_context(request) | more | {
-        "title": title, "verb": {"label": label, "icon": icon}, "sentences": sentences, "sure": sure, "changed": said,
-        "back": back, "kept": list(kept),
-    }  # fmt: skip
-    return TemplateResponse(request, "admin/mcpregistry/ask.html", context, status=409 if said else 200)
+    context = (
+        admin.site.each_context(request)
+        | more
+        | {
+            "title": title,
+            "verb": {"label": label, "icon": icon},
+            "sentences": sentences,
+            "sure": sure,
+            "changed": said,
+            "back": back,
+            "kept": list(kept),
+        }
+    )
+    return TemplateResponse(
+        request, "admin/mcpregistry/ask.html", context, status=409 if said else 200
+    )

@@ -29,11 +29,22 @@ _ASKED = _("A worker is verifying the audit log. Reload this page to see the res
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    """The audit log. Each row shown is checked against its hash; a button has all of it verified."""
+    """The audit log. Each row shown is checked against its hash; a button has all of it
+    verified."""
 
-    list_display = ("at", "kind", "shown_actor", "shown_subject", "verified", "writer", "shown_number")
+    list_display = (
+        "at",
+        "kind",
+        "shown_actor",
+        "shown_subject",
+        "verified",
+        "writer",
+        "shown_number",
+    )
     search_fields = ("kind", "actor", "subject")
-    search_help_text = _("First characters of a kind, an actor or a subject, for example call:ID or server:NAME")
+    search_help_text = _(
+        "First characters of a kind, an actor or a subject, for example call:ID or server:NAME"
+    )
     sortable_by = ()
     fields = ("writer", "shown_number", "shown_before", "hash", "key_id")
     change_form_outer_before_template = "admin/mcpregistry/audit_entry.html"
@@ -50,7 +61,8 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         return [path("verify/", view, name="mcpregistry_auditentry_verify"), *super().get_urls()]
 
     def verify_view(self, request: HttpRequest) -> HttpResponse:
-        """What the last verification found. A POST asks a worker for a new one: it may take longer than a request."""
+        """What the last verification found. A POST asks a worker for a new one: it may take longer
+        than a request."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if request.method == "POST":
@@ -100,4 +112,9 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     def overview(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
         name = names_of_calls([row], request.user).get(row.subject, "")
-        return {"entry": row, "problem": entry_problem(row), "facts": facts(row.body, _COLUMNS), "call_name": name}
+        return {
+            "entry": row,
+            "problem": entry_problem(row),
+            "facts": facts(row.body, _COLUMNS),
+            "call_name": name,
+        }

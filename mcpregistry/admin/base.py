@@ -1,7 +1,7 @@
 """What all our admin pages share: the services change records, refusals become messages, histories.
 
-* A record is saved and deleted by a verb of ``mcpregistry.services``, so every face has the same rules
-  and the same audit. What a service refuses is shown to the person, never a server error.
+* A record is saved and deleted by a verb of ``mcpregistry.services``, so every face has the same
+  rules and the same audit. What a service refuses is shown to the person, never a server error.
 * Buttons of one record (``verbs``) are POST forms with a permission each: nothing changes by a GET.
 """
 
@@ -16,7 +16,13 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db import models, transaction
 from django.forms import ModelForm
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext
@@ -38,7 +44,8 @@ from mcpregistry.services.configuration.dependents import find_dependents, name_
 
 
 def actor(request: HttpRequest) -> str:
-    """The person as the audit log names them; the prefix keeps an agent's slug from looking like one."""
+    """The person as the audit log names them; the prefix keeps an agent's slug from looking like
+    one."""
     return f"user:{request.user.get_username()}"
 
 
@@ -46,8 +53,9 @@ def actor(request: HttpRequest) -> str:
 class Verb:
     """One button on a record's page. ``run`` returns what to tell the person afterwards.
 
-    A verb with a ``page`` (the name of an admin URL that takes the record's id) opens that page instead. A serious one
-    ``asks``: the sentences on what will happen are shown first, and it runs when the person says so to exactly these.
+    A verb with a ``page`` (the name of an admin URL that takes the record's id) opens that page
+    instead. A serious one ``asks``: the sentences on what will happen are shown first, and it runs
+    when the person says so to exactly these.
     """
 
     name: str
@@ -62,13 +70,15 @@ class Verb:
     asks: Callable[[Any], list[str]] | None = None
 
     def allowed(self, request: HttpRequest) -> bool:
-        """Whether the person has the verb's permission (of the app ``mcpregistry`` unless it names another)."""
+        """Whether the person has the verb's permission (of the app ``mcpregistry`` unless it names
+        another)."""
         whole = self.permission if "." in self.permission else f"mcpregistry.{self.permission}"
         return bool(request.user.has_perm(whole))
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not to be subscripted at run time
-    """Counts at most a thousand rows behind the page that is shown, for counting millions is slow."""
+    """Counts at most a thousand rows behind the page that is shown, for counting millions is
+    slow."""
 
     most = 1_000
     template_name = "admin/mcpregistry/pages_capped.html"
@@ -76,7 +86,8 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # not to be subscri
     @cached_property
     def count(self) -> int:
         rows = cast(models.QuerySet[Any], self.object_list)
-        return rows.order_by().values("pk")[: self.most].count()  # without what each row is shown with
+        # without what each row is shown with
+        return rows.order_by().values("pk")[: self.most].count()
 
     @property
     def told(self) -> str:
@@ -99,7 +110,8 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
 
     def __init__(self, model: type[models.Model], admin_site: Any) -> None:
         super().__init__(model, admin_site)
-        for name in sealed(model).values():  # Django asks us before the record: so nobody reads what is sealed
+        # Django asks us before the record: so nobody reads what is sealed
+        for name in sealed(model).values():
             setattr(self, name, _told(name))
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
@@ -136,8 +148,8 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """The right to delete a record covers its parts, such as the tools of a server. Records that need a right of their
-        own prevent the deletion, and the page names them.
+        """The right to delete a record covers its parts, such as the tools of a server. Records
+        that need a right of their own prevent the deletion, and the page names them.
         """
         listed, counts, _, protected = without_relations(super().get_deleted_objects(objs, request))
         found = [each for row in objs for each in find_dependents(row)]
@@ -156,12 +168,16 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         row = self.get_object(request, object_id) if object_id else None
-        extra = {"verbs": self.verbs_for(request, row), "show_history": hasattr(self.model, "history")}
+        extra = {
+            "verbs": self.verbs_for(request, row),
+            "show_history": hasattr(self.model, "history"),
+        }
         extra |= self.overview(request, row) if row else {}
         extra |= extra_context or {}
         try:
             return super().changeform_view(request, object_id, form_url, extra)
-        except SlipsnisseError as error:  # nothing was saved: the same form once more, with what it holds
+        except SlipsnisseError as error:
+            # nothing was saved: the same form once more, with what it holds
             request.refusal = error  # type: ignore[attr-defined]
             return super().changeform_view(request, object_id, form_url, extra)
 
@@ -180,22 +196,33 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         except SlipsnisseError as error:
             return self._refused(request, error, request.path)
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         try:
             return super().changelist_view(request, extra_context)
         except SlipsnisseError as error:
             if request.method != "POST":
                 raise
-            return self._refused(request, error, request.get_full_path())  # of an action on several records
+            # of an action on several records
+            return self._refused(request, error, request.get_full_path())
 
     def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        *args: Any,
+        obj: Any = None,
+        **kwargs: Any,
     ) -> HttpResponse:
         if obj is not None and not self.has_change_permission(request, obj):
             show_unseen(obj)  # a form must hold what is stored, a page that is only read need not
             _hide_secrets(obj)
-        if obj is not None and context.get("errors"):  # the form stands below the overview, out of sight
-            messages.error(request, gettext("Nothing was saved. Correct the fields that are marked below."))
+        # the form stands below the overview, out of sight
+        if obj is not None and context.get("errors"):
+            messages.error(
+                request, gettext("Nothing was saved. Correct the fields that are marked below.")
+            )
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -210,12 +237,22 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
     def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
         """Search addresses, which may hold a secret, only for people who may change the record."""
         found = super().get_search_fields(request)
-        return found if self.has_change_permission(request) else [name for name in found if name not in ADDRESSES]
+        return (
+            found
+            if self.has_change_permission(request)
+            else [name for name in found if name not in ADDRESSES]
+        )
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Refuse conditions in the address about fields that can hold a secret, which lists mask: its letters could be guessed one by one."""
-        field = next((each for each in self.opts.concrete_fields if each.name == lookup.partition("__")[0]), None)
-        may_hold_secrets = isinstance(field, models.JSONField | models.TextField) or (field and field.name in ADDRESSES)
+        """Refuse conditions in the address about fields that can hold a secret, which lists mask:
+        its letters could be guessed one by one."""
+        field = next(
+            (each for each in self.opts.concrete_fields if each.name == lookup.partition("__")[0]),
+            None,
+        )
+        may_hold_secrets = isinstance(field, models.JSONField | models.TextField) or (
+            field and field.name in ADDRESSES
+        )
         return not may_hold_secrets and bool(super().lookup_allowed(lookup, value, request))
 
     def prepare(self, row: Any) -> None:
@@ -225,7 +262,9 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         """What the record's page shows besides the form."""
         return {}
 
-    def _refused(self, request: HttpRequest, error: SlipsnisseError, where: str) -> HttpResponseRedirect:
+    def _refused(
+        self, request: HttpRequest, error: SlipsnisseError, where: str
+    ) -> HttpResponseRedirect:
         self.message_user(request, printable(str(error), 1_000), messages.ERROR)
         return HttpResponseRedirect(where)
 
@@ -235,7 +274,9 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         """The buttons that this person may press on this record now, with their addresses."""
         if row is None:
             return []
-        fitting = [verb for verb in self.verbs if self.may(request, verb, row) and verb.applies(row)]
+        fitting = [
+            verb for verb in self.verbs if self.may(request, verb, row) and verb.applies(row)
+        ]
         return [(verb, self._verb_url(verb, row)) for verb in fitting]
 
     def may(self, request: HttpRequest, verb: Verb, row: Any) -> bool:
@@ -252,10 +293,14 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.verb_view)
-        return [path("<path:object_id>/do/<slug:name>/", view, name=self._name("verb")), *super().get_urls()]
+        return [
+            path("<path:object_id>/do/<slug:name>/", view, name=self._name("verb")),
+            *super().get_urls(),
+        ]
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
-        """Run one verb: POST only, with the verb's own permission; a refusal is shown as a message."""
+        """Run one verb: POST only, with the verb's own permission; a refusal is shown as a
+        message."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         verb = next((verb for verb in self.verbs if verb.name == name and verb.run), None)
@@ -265,7 +310,10 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         if not self.may(request, verb, row) or not self.has_view_permission(request, row):
             raise PermissionDenied
         back = reverse(f"admin:{self._name('change')}", args=[row.pk])
-        if verb.asks is not None and (question := self._question(request, verb, row, back)) is not None:
+        if (
+            verb.asks is not None
+            and (question := self._question(request, verb, row, back)) is not None
+        ):
             return question
         try:
             told = verb.run(request, row)
@@ -274,8 +322,11 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         self.message_user(request, told, messages.SUCCESS)
         return HttpResponseRedirect(back)
 
-    def _question(self, request: HttpRequest, verb: Verb, row: Any, back: str) -> HttpResponse | None:
-        """The page that says what a serious verb will do; None once the person has said yes to exactly that."""
+    def _question(
+        self, request: HttpRequest, verb: Verb, row: Any, back: str
+    ) -> HttpResponse | None:
+        """The page that says what a serious verb will do; None once the person has said yes to
+        exactly that."""
         assert verb.asks is not None
         sentences = verb.asks(row)
         sure = digest("sure", *sentences)
@@ -283,9 +334,17 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
             return None
         kept = [("shown", request.POST["shown"])] if "shown" in request.POST else []
         return question(
-            request, title=f"{verb.label}: {printable(str(row), 200)}", label=verb.label, icon=verb.icon,
-            sentences=sentences, sure=sure, back=back, kept=kept, opts=self.opts, original=row,
-        )  # fmt: skip
+            request,
+            title=f"{verb.label}: {printable(str(row), 200)}",
+            label=verb.label,
+            icon=verb.icon,
+            sentences=sentences,
+            sure=sure,
+            back=back,
+            kept=kept,
+            opts=self.opts,
+            original=row,
+        )
 
 
 def _told(name: str) -> Callable[[Any], str]:
@@ -305,7 +364,8 @@ def _told(name: str) -> Callable[[Any], str]:
 
 
 def _refused_form(form: type[ModelForm[Any]], refusal: SlipsnisseError) -> type[ModelForm[Any]]:
-    """The form that finds wrong what the service has refused, so the person goes on with what was typed."""
+    """The form that finds wrong what the service has refused, so the person goes on with what was
+    typed."""
 
     class Refused(form):  # type: ignore[misc, valid-type]
         def clean(self) -> None:
@@ -332,13 +392,15 @@ class ReadOnlyAdmin(RecordAdmin):
 
 
 def _hide_secrets(row: models.Model) -> None:
-    """Mask what is secret in the command and the address of a record that is about to be shown, not saved."""
+    """Mask what is secret in the command and the address of a record that is about to be shown, not
+    saved."""
     held = {name: value for name, value in row.__dict__.items() if name in ("command", *ADDRESSES)}
     row.__dict__.update(without_secrets(held))
 
 
 def show_unseen(row: models.Model, limit: int = LIMIT) -> None:
-    """Name the invisible characters in the loaded texts of a record that is about to be shown, not saved."""
+    """Name the invisible characters in the loaded texts of a record that is about to be shown, not
+    saved."""
     for field in row._meta.concrete_fields:
         text = row.__dict__.get(field.attname)
         if isinstance(text, str) and not field.primary_key:

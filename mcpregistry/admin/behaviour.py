@@ -1,4 +1,5 @@
-"""What a tool does, as a person vouches for it, and auto-approval: buttons and a page for tools and servers.
+"""What a tool does, as a person vouches for it, and auto-approval: buttons and a page for tools and
+servers.
 
 What a server claims counts for nothing until somebody confirms it here (``services.policy.rules``).
 """
@@ -29,24 +30,36 @@ RISK_COLOURS = {"low": "success", "medium": "warning", "high": "danger"}
 WORDS = {
     "read_only": (_("Read-only"), _("The tool changes nothing anywhere.")),
     "destructive": (_("Destructive"), _("The tool may delete or overwrite data.")),
-    "open_world": (_("Open world"), _("The tool reaches systems outside of its server, for example the internet.")),
+    "open_world": (
+        _("Open world"),
+        _("The tool reaches systems outside of its server, for example the internet."),
+    ),
 }
 _CHOICES = [("", _("Not known (the worst is assumed)")), ("true", _("Yes")), ("false", _("No"))]
 
 
 def rows_of(tool: Tool) -> list[dict[str, Any]]:
-    """A row per annotation for the tool's page: what the server claims, what was confirmed, what counts for risk."""
-    claimed, risk = behaviour.claims(tool), risk_of(tool)
+    """A row per annotation for the tool's page: what the server claims, what was confirmed, what
+    counts for risk."""
+    claimed = behaviour.claims(tool)
+    risk = risk_of(tool)
     return [
-        {"label": label, "help": about, "claimed": claimed.get(name), "confirmed": getattr(tool, name),
-         "counts": getattr(risk, name)}
+        {
+            "label": label,
+            "help": about,
+            "claimed": claimed.get(name),
+            "confirmed": getattr(tool, name),
+            "counts": getattr(risk, name),
+        }
         for name, (label, about) in WORDS.items()
-    ]  # fmt: skip
+    ]
 
 
 def _confirm(request: HttpRequest, tool: Tool) -> str:
     behaviour.confirm_claims(tool=tool, actor=actor(request), seen=request.POST.get("seen", ""))
-    return gettext("You have confirmed what the server claims about this tool. This takes effect immediately.")
+    return gettext(
+        "You have confirmed what the server claims about this tool. This takes effect immediately."
+    )
 
 
 def unconfirmed(tool: Tool) -> bool:
@@ -65,37 +78,71 @@ def _auto(request: HttpRequest, row: Tool | Server) -> str:
 def _ask_again(request: HttpRequest, row: Tool | Server) -> str:
     what: dict[str, Any] = {"tool": row} if isinstance(row, Tool) else {"server": row}
     rules.withdraw_auto_approval(actor=actor(request), **what)
-    return gettext("Calls to {name} are no longer approved automatically.").format(name=printable(str(row), 150))
+    return gettext("Calls to {name} are no longer approved automatically.").format(
+        name=printable(str(row), 150)
+    )
 
 
 def is_auto(row: Tool | Server) -> bool:
     """Whether a one-click auto-approval of this tool or server is in force."""
-    return bool(rules.auto_rules(tool=row) if isinstance(row, Tool) else rules.auto_rules(server=row))
+    return bool(
+        rules.auto_rules(tool=row) if isinstance(row, Tool) else rules.auto_rules(server=row)
+    )
 
 
 AUTO_VERBS = (
-    Verb("auto-approve", _("Auto-approve"), "add_policyrule", "bolt", _("Run every granted call without asking."),
-         _auto, applies=lambda row: not is_auto(row)),
-    Verb("ask-again", _("Stop auto-approval"), "delete_policyrule", "back_hand",
-             _("Delete the rule that approves the calls automatically."),
-         _ask_again, applies=is_auto),
-)  # fmt: skip
+    Verb(
+        "auto-approve",
+        _("Auto-approve"),
+        "add_policyrule",
+        "bolt",
+        _("Run every granted call without asking."),
+        _auto,
+        applies=lambda row: not is_auto(row),
+    ),
+    Verb(
+        "ask-again",
+        _("Stop auto-approval"),
+        "delete_policyrule",
+        "back_hand",
+        _("Delete the rule that approves the calls automatically."),
+        _ask_again,
+        applies=is_auto,
+    ),
+)
 TOOL_VERBS = (
-    Verb("confirm-claims", _("Confirm claims"), "approve_definition", "verified",
-         _("Confirm what the server claims about this tool."), _confirm, applies=unconfirmed),
-    Verb("behaviour", _("Edit annotations"), "approve_definition", "tune",
-             _("State whether the tool is read-only, destructive or open-world."),
-         page="mcpregistry_tool_behaviour"),
+    Verb(
+        "confirm-claims",
+        _("Confirm claims"),
+        "approve_definition",
+        "verified",
+        _("Confirm what the server claims about this tool."),
+        _confirm,
+        applies=unconfirmed,
+    ),
+    Verb(
+        "behaviour",
+        _("Edit annotations"),
+        "approve_definition",
+        "tune",
+        _("State whether the tool is read-only, destructive or open-world."),
+        page="mcpregistry_tool_behaviour",
+    ),
     *AUTO_VERBS,
-)  # fmt: skip
+)
 
 
 def _choice(name: str) -> forms.TypedChoiceField:
     label, about = WORDS[name]
     return forms.TypedChoiceField(
-        choices=_CHOICES, coerce=lambda text: text == "true", empty_value=None, required=False, label=label,
-        help_text=about, widget=UnfoldAdminSelectWidget,
-    )  # fmt: skip
+        choices=_CHOICES,
+        coerce=lambda text: text == "true",
+        empty_value=None,
+        required=False,
+        label=label,
+        help_text=about,
+        widget=UnfoldAdminSelectWidget,
+    )
 
 
 class BehaviourForm(forms.Form):
@@ -131,7 +178,9 @@ class BehaviourPage(RecordPage[Tool]):
     def _save(self, request: HttpRequest, tool: Tool, form: BehaviourForm) -> HttpResponse | None:
         try:
             seen = request.POST.get("seen", "")
-            behaviour.confirm_annotations(tool=tool, actor=actor(request), seen=seen, **form.cleaned_data)
+            behaviour.confirm_annotations(
+                tool=tool, actor=actor(request), seen=seen, **form.cleaned_data
+            )
         except Conflict as error:
             tool.refresh_from_db()
             form.add_error(
@@ -155,7 +204,9 @@ class BehaviourPage(RecordPage[Tool]):
 def _confirmed(tool: Tool) -> str:
     """What is confirmed of the tool, in a sentence."""
     words = {None: gettext("not known"), True: "yes", False: "no"}
-    said = ", ".join(f"{label.lower()}: {words[getattr(tool, name)]}" for name, (label, _) in WORDS.items())
+    said = ", ".join(
+        f"{label.lower()}: {words[getattr(tool, name)]}" for name, (label, _) in WORDS.items()
+    )
     return gettext("Currently confirmed: {annotations}.").format(annotations=said)
 
 

@@ -22,7 +22,8 @@ from mcpregistry.services.budgets import books
 from mcpregistry.services.budgets.books import Standing
 
 LEVEL_COLOURS = {Level.OK: "success", Level.SOFT: "warning", Level.SPENT: "danger"}
-_ENTRIES_SHOWN, _PERIODS_SHOWN = 20, 12
+_ENTRIES_SHOWN = 20
+_PERIODS_SHOWN = 12
 
 
 class BudgetForm(RecordForm[Budget]):
@@ -45,7 +46,9 @@ class BudgetForm(RecordForm[Budget]):
                 "Dollars: the price of model turns and the estimated price of calls. Tokens: all tokens that "
                 "models read and write. Calls: all calls that are sent to a server."
             ),
-            "enabled": _("If disabled, nothing is counted or refused. The amount spent so far is kept."),
+            "enabled": _(
+                "If disabled, nothing is counted or refused. The amount spent so far is kept."
+            ),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -60,7 +63,15 @@ class BudgetAdmin(RecordAdmin):
     """Budgets: how they stand, and what was spent."""
 
     form = BudgetForm
-    list_display = ("slug", "shown_holder", "shown_spent", "shown_level", "period", "shown_end", "enabled")
+    list_display = (
+        "slug",
+        "shown_holder",
+        "shown_spent",
+        "shown_level",
+        "period",
+        "shown_end",
+        "enabled",
+    )
     list_filter = (
         "unit",
         "period",
@@ -101,7 +112,9 @@ class BudgetAdmin(RecordAdmin):
     def shown_spent(self, row: Budget) -> str:
         return _spent(row, row.standing)  # type: ignore[attr-defined]
 
-    @display(description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
+    @display(
+        description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()}
+    )
     def shown_level(self, row: Budget) -> str:
         return row.standing.level.value  # type: ignore[attr-defined]
 
@@ -116,13 +129,16 @@ class BudgetAdmin(RecordAdmin):
             "budget": row,
             "line": lines([row])[0],
             "entries": [(each, shown(each.amount, row.counts)) for each in entries],
-            "periods": [_past(row, each) for each in row.periods.order_by("-start")[:_PERIODS_SHOWN]],
+            "periods": [
+                _past(row, each) for each in row.periods.order_by("-start")[:_PERIODS_SHOWN]
+            ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A budget in one line. ``part``: per cent of its hard limit (else its soft one) that are spent, at most 100."""
+    """A budget in one line. ``part``: per cent of its hard limit (else its soft one) that are
+    spent, at most 100."""
 
     budget: Budget
     standing: Standing
@@ -147,7 +163,14 @@ def lines_of(holder: Agent | Endpoint, request: HttpRequest) -> list[Line]:
 
 def _line(row: Budget, stand: Standing) -> Line:
     reserved = shown(stand.book.reserved, row.counts) if stand.book.reserved else ""
-    return Line(row, stand, _spent(row, stand), reserved, _part(row, stand.book.spent), LEVEL_COLOURS[stand.level])
+    return Line(
+        row,
+        stand,
+        _spent(row, stand),
+        reserved,
+        _part(row, stand.book.spent),
+        LEVEL_COLOURS[stand.level],
+    )
 
 
 def _part(row: Budget, spent: int) -> int:

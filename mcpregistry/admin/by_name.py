@@ -1,4 +1,5 @@
-"""Filters by a name of which there may be thousands: a few are listed as links, of many one is typed and found."""
+"""Filters by a name of which there may be thousands: a few are listed as links, of many one is
+typed and found."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.models.visibility import VisibleQuerySet
 from mcpregistry.queries.setting_up import agents_of_hosts
 
-FEW, _FOUND = 20, 20  # templates/web/choose_name.html has the first number, too
+# templates/web/choose_name.html has the first number, too
+FEW = 20
+_FOUND = 20
 _NOBODY = "-"  # no slug is that
 _MODELS: dict[str, type[Any]] = {"server": Server, "agent": Agent, "endpoint": Endpoint}
 
@@ -26,7 +29,9 @@ _MODELS: dict[str, type[Any]] = {"server": Server, "agent": Agent, "endpoint": E
 class ByName(admin.SimpleListFilter):
     """Rows of one record by its slug; ``by_name`` makes one for a column."""
 
-    kind, column, nobody = "", "", ""
+    kind = ""
+    column = ""
+    nobody = ""
     template = "admin/mcpregistry/filter_by_name.html"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -56,17 +61,21 @@ class ByName(admin.SimpleListFilter):
 def by_name(kind: str, column: str = "", *, nobody: str | Promise = "") -> type[ByName]:
     """A filter by the slug of a server, agent or endpoint, for ``list_filter``.
 
-    ``column`` holds the slug (``KIND__slug`` unless given); ``nobody`` is what rows are called that have none.
+    ``column`` holds the slug (``KIND__slug`` unless given); ``nobody`` is what rows are called that
+    have none.
     """
     said = {"kind": kind, "column": column or f"{kind}__slug", "nobody": nobody}
-    return type("ByName", (ByName,), said | {"title": kind, "parameter_name": kind, "__module__": __name__})
+    return type(
+        "ByName", (ByName,), said | {"title": kind, "parameter_name": kind, "__module__": __name__}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One enabled agent or endpoint, chosen on the page of another record (``choose_name.html``).
 
-    ``value`` is the name that was asked for or the first one; ``row`` is None if no record has that name.
+    ``value`` is the name that was asked for or the first one; ``row`` is None if no record has that
+    name.
     """
 
     kind: str
@@ -90,8 +99,8 @@ def choice(kind: str, request: HttpRequest) -> Choice:
 
 
 def names(request: HttpRequest, kind: str) -> HttpResponse:
-    """The first slugs that contain what is being typed, as options of a field. ``field`` is its name, if it is not ``kind``;
-    ``usable``: only what can be used now."""
+    """The first slugs that contain what is being typed, as options of a field. ``field`` is its
+    name, if it is not ``kind``; ``usable``: only what can be used now."""
     if kind not in _MODELS:
         raise Http404
     if not request.user.has_perm(f"mcpregistry.view_{kind}"):
@@ -100,12 +109,18 @@ def names(request: HttpRequest, kind: str) -> HttpResponse:
     found = _names(kind, request).filter(slug__icontains=typed)
     if "usable" in request.GET:
         found = found.filter(slug__in=_usable(kind).values("slug"))
-    return TemplateResponse(request, "admin/mcpregistry/filter_names.html", {"names": found[:_FOUND]})
+    return TemplateResponse(
+        request, "admin/mcpregistry/filter_names.html", {"names": found[:_FOUND]}
+    )
 
 
 def _usable(kind: str) -> QuerySet[Any]:
     """Those that a host or a person can use now."""
-    return agents_of_hosts() if kind == "agent" else _MODELS[kind]._default_manager.filter(enabled=True)
+    return (
+        agents_of_hosts()
+        if kind == "agent"
+        else _MODELS[kind]._default_manager.filter(enabled=True)
+    )
 
 
 def _names(kind: str, request: HttpRequest) -> QuerySet[Any, str]:

@@ -71,7 +71,9 @@ class CallStateFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            (state.value, state.value.replace("_", " ")) for state in State if state is not State.RECEIVED
+            (state.value, state.value.replace("_", " "))
+            for state in State
+            if state is not State.RECEIVED
         ]  # none is kept in that
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -79,23 +81,29 @@ class CallStateFilter(admin.SimpleListFilter):
 
 
 class OriginFilter(admin.SimpleListFilter):
-    """Calls by the door that they came through; the doors are known, so no calls are read for them."""
+    """Calls by the door that they came through; the doors are known, so no calls are read for
+    them."""
 
     title = _("origin")
     parameter_name = "origin"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            ("stdio", "stdio"), ("http", gettext("MCP over HTTP")), ("rest", gettext("REST, or “Try tool” in the admin")), ("run", gettext("Run")),
-            ("test", gettext("Server test")), ("trial", gettext("Trial")),
-        ]  # fmt: skip
+            ("stdio", "stdio"),
+            ("http", gettext("MCP over HTTP")),
+            ("rest", gettext("REST, or “Try tool” in the admin")),
+            ("run", gettext("Run")),
+            ("test", gettext("Server test")),
+            ("trial", gettext("Trial")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(origin=self.value()) if self.value() else queryset
 
 
 class ConversationFilter(admin.SimpleListFilter):
-    """The calls of the one conversation that a link names: to choose among thousands here would help nobody."""
+    """The calls of the one conversation that a link names: to choose among thousands here would
+    help nobody."""
 
     title = _("conversation")
     parameter_name = "conversation"
@@ -124,9 +132,13 @@ class InvocationAdmin(CallListAdmin):
         "received_at",
     )
     list_filter = (
-        CallStateFilter, PeriodFilter, by_name("server", "server_slug"), by_name("agent", "agent_slug"), ConversationFilter,
+        CallStateFilter,
+        PeriodFilter,
+        by_name("server", "server_slug"),
+        by_name("agent", "agent_slug"),
+        ConversationFilter,
         OriginFilter,
-    )  # fmt: skip
+    )
     sortable_by = ("received_at", "duration", "size")
     fields = ("server_revision", "definition_hash", "binding", "writer")
     change_form_outer_before_template = "admin/mcpregistry/call.html"
@@ -174,7 +186,8 @@ class InvocationAdmin(CallListAdmin):
             ),
             "kin": [kin for kin in kin_of(row) if request.user.has_perm(kin.permission)],
             "links": _links(request, row),
-            "may_rule": bool(row.server_slug) and request.user.has_perm("mcpregistry.add_policyrule"),
+            "may_rule": bool(row.server_slug)
+            and request.user.has_perm("mcpregistry.add_policyrule"),
             "conversation": Conversation.objects.filter(pk=row.conversation_id).first()
             if row.conversation_id
             else None,
@@ -187,7 +200,8 @@ class InvocationAdmin(CallListAdmin):
 
 
 def _parts(call: Invocation) -> list[Part]:
-    """What the call answered with, part by part; none where its result is no JSON object or is erased."""
+    """What the call answered with, part by part; none where its result is no JSON object or is
+    erased."""
     try:
         result = json.loads(call.result) if call.result else None
     except (ValueError, RecursionError):
@@ -199,7 +213,11 @@ def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]
     """(icon, words, address) of what belongs to the call, as far as this person may see it."""
     may = request.user.has_perm
     found: list[tuple[str, str, str]] = []
-    tool = Tool.offers.of_record(call.server_slug, call.tool_name).first() if call.server_slug else None
+    tool = (
+        Tool.offers.of_record(call.server_slug, call.tool_name).first()
+        if call.server_slug
+        else None
+    )
     rows: list[tuple[str, str, Any]] = [
         ("build", gettext("Tool"), tool),
         ("dns", gettext("Server"), tool and tool.server),
@@ -213,10 +231,18 @@ def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]
         asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "tool": str(tool)}
         asked |= {"arguments": call_story.arguments_of(call)}
         found.append(
-            ("help", gettext("Explain decision"), f"{reverse('admin:mcpregistry_policyrule_why')}?{urlencode(asked)}")
+            (
+                "help",
+                gettext("Explain decision"),
+                f"{reverse('admin:mcpregistry_policyrule_why')}?{urlencode(asked)}",
+            )
         )
     if tool and may("mcpregistry.call_tool") and may("mcpregistry.view_tool"):
-        asked = {"agent": call.agent_slug, "endpoint": call.endpoint_slug, "raw": call_story.arguments_of(call)}
+        asked = {
+            "agent": call.agent_slug,
+            "endpoint": call.endpoint_slug,
+            "raw": call_story.arguments_of(call),
+        }
         found.append(
             (
                 "play_arrow",

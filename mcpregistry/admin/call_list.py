@@ -1,4 +1,5 @@
-"""The list of calls: search by words, bounded sorting, filters under a name, and a tail that goes on by itself."""
+"""The list of calls: search by words, bounded sorting, filters under a name, and a tail that goes
+on by itself."""
 
 from __future__ import annotations
 
@@ -23,15 +24,26 @@ from mcpregistry.queries.call_search import MOST, calls_with
 from mcpregistry.services.records import saved_filters
 
 SORTED = 10_000  # calls that are put into another order than that of time
-# What a saved filter may say: the filters of the list, and the columns that links of other pages narrow it by.
+# What a saved filter may say: the filters of the list, and the columns that links of other pages
+# narrow it by.
 KEPT = (
-    "q", "o", "state__exact", "period", "server", "agent", "conversation", "origin", "tool_name", "endpoint_slug",
-)  # fmt: skip
+    "q",
+    "o",
+    "state__exact",
+    "period",
+    "server",
+    "agent",
+    "conversation",
+    "origin",
+    "tool_name",
+    "endpoint_slug",
+)
 _LIST = "admin:mcpregistry_invocation_changelist"
 
 
 class CallList(ChangeList):
-    """By time as far as one likes; by anything else the newest that fit, for there is no end of calls."""
+    """By time as far as one likes; by anything else the newest that fit, for there is no end of
+    calls."""
 
     cut = False
 
@@ -45,7 +57,9 @@ class CallList(ChangeList):
 
     def _by_time(self, request: HttpRequest) -> bool:
         columns = self.get_ordering_field_columns()
-        return {self.list_display[number] for number in columns if number < len(self.list_display)} <= {
+        return {
+            self.list_display[number] for number in columns if number < len(self.list_display)
+        } <= {
             "received_at",
             "shown_at",
         }
@@ -70,9 +84,13 @@ class CallListAdmin(ReadOnlyAdmin):
         request.words_cut = len(found) >= MOST  # type: ignore[attr-defined]
         return queryset.filter(pk__in=found), False
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         user = cast(User, request.user)
-        kept = saved_filters.filters_of(user) if user.has_perm("mcpregistry.view_invocation") else []
+        kept = (
+            saved_filters.filters_of(user) if user.has_perm("mcpregistry.view_invocation") else []
+        )
         here = "&".join(sorted(request.GET.urlencode().split("&"))) if request.GET else ""
         extra = {
             "title": gettext("Calls"),
@@ -92,7 +110,8 @@ class CallListAdmin(ReadOnlyAdmin):
         ]
 
     def tail_view(self, request: HttpRequest) -> HttpResponse:
-        """The rows of the list as it is now, for these filters; 204 where they are still those that ``have`` names."""
+        """The rows of the list as it is now, for these filters; 204 where they are still those that
+        ``have`` names."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         have = request.GET.get("have", "")
@@ -107,7 +126,8 @@ class CallListAdmin(ReadOnlyAdmin):
             return HttpResponse(status=204)
         context = self.admin_site.each_context(request) | {"cl": cl, "opts": self.opts}
         answer = TemplateResponse(request, "admin/mcpregistry/calls_tail.html", context)
-        answer["X-Version"], answer["Cache-Control"] = version, "no-store"
+        answer["X-Version"] = version
+        answer["Cache-Control"] = "no-store"
         return answer
 
     def filter_view(self, request: HttpRequest) -> HttpResponse:
@@ -116,18 +136,25 @@ class CallListAdmin(ReadOnlyAdmin):
             return HttpResponseNotAllowed(["POST"])
         if not self.has_view_permission(request):
             raise PermissionDenied
-        user, said = cast(User, request.user), request.POST
+        user = cast(User, request.user)
+        said = request.POST
         query = said.get("query", "")[:5_000].replace("\x00", "")
         try:
             if said.get("remove", "").isdecimal():
                 name = saved_filters.remove_filter(user=user, pk=int(said["remove"][:18]))
                 self.message_user(
-                    request, gettext("The filter “{name}” is deleted.").format(name=printable(name)), messages.SUCCESS
+                    request,
+                    gettext("The filter “{name}” is deleted.").format(name=printable(name)),
+                    messages.SUCCESS,
                 )
             else:
                 shared = said.get("shared") == "yes"
                 kept = saved_filters.save_filter(
-                    user=user, name=said.get("name", "").replace("\x00", ""), query=query, shared=shared, known=KEPT
+                    user=user,
+                    name=said.get("name", "").replace("\x00", ""),
+                    query=query,
+                    shared=shared,
+                    known=KEPT,
                 )
                 query = kept.query
                 self.message_user(

@@ -1,9 +1,11 @@
-"""Two users edit one record at the same time: the form that is saved last does not undo the changes of the other user.
+"""Two users edit one record at the same time: the form that is saved last does not undo the changes
+of the other user.
 
-A form carries a fingerprint of each value that the page shows (``opened``). When the form is saved, a field that another
-user has changed in the meantime gets the newer value. If both users have changed the same field, the form is refused: it
-shows the other value and keeps what was entered. Django's ``show_hidden_initial`` cannot do this for sealed secrets, and
-with it a field with several inputs loses what was entered when a form is refused twice.
+A form carries a fingerprint of each value that the page shows (``opened``). When the form is saved,
+a field that another user has changed in the meantime gets the newer value. If both users have
+changed the same field, the form is refused: it shows the other value and keeps what was entered.
+Django's ``show_hidden_initial`` cannot do this for sealed secrets, and with it a field with several
+inputs loses what was entered when a form is refused twice.
 """
 
 from __future__ import annotations
@@ -26,32 +28,43 @@ from mcpregistry.models.sealing import sealed
 OPENED = "_opened"  # the name of the input that carries the fingerprints
 _LONGEST = 300  # characters of the other person's value in a message
 
-_ModelForm: Any = forms.ModelForm  # forms and pages of Unfold, which are combined with these, have no types
+# forms and pages of Unfold, which are combined with these, have no types
+_ModelForm: Any = forms.ModelForm
 
 
 class ConcurrentForm(_ModelForm):
-    """A form of a stored record. It takes over what other users have changed since the page was opened."""
+    """A form of a stored record. It takes over what other users have changed since the page was
+    opened."""
 
     data: Any
 
     @property
     def opened(self) -> str:
-        """The fingerprints of the values that this form shows, for the page; empty for a new record."""
+        """The fingerprints of the values that this form shows, for the page; empty for a new
+        record."""
         if self.instance._state.adding or not self.fields:
             return ""
         return json.dumps(
-            {name: self._fingerprint(self[name]) for name, field in self.fields.items() if not field.disabled}
+            {
+                name: self._fingerprint(self[name])
+                for name, field in self.fields.items()
+                if not field.disabled
+            }
         )
 
     def full_clean(self) -> None:
-        conflicts = self._take_over_changes() if self.is_bound and not self.instance._state.adding else {}
+        conflicts = (
+            self._take_over_changes() if self.is_bound and not self.instance._state.adding else {}
+        )
         super().full_clean()
         for name, message in conflicts.items():
             self.add_error(name, message)
 
     def _take_over_changes(self) -> dict[str, str]:
-        """Put newer values of other users into the data. Returns messages for the fields that both users have changed."""
-        opened, conflicts = _read(self.data.get(self.add_prefix(OPENED), "")), {}
+        """Put newer values of other users into the data. Returns messages for the fields that both
+        users have changed."""
+        opened = _read(self.data.get(self.add_prefix(OPENED), ""))
+        conflicts = {}
         newer: dict[str, list[str]] = {}
         for name, field in self.fields.items():
             bound = self[name]
@@ -68,7 +81,8 @@ class ConcurrentForm(_ModelForm):
         return conflicts
 
     def is_touched(self, name: str, opened: str) -> bool:
-        """Whether the user has entered another value than the page has shown. ``opened``: its fingerprint."""
+        """Whether the user has entered another value than the page has shown. ``opened``: its
+        fingerprint."""
         return opened.partition(".")[0] != _digest(_texts(self[name].data))
 
     @property
@@ -76,13 +90,18 @@ class ConcurrentForm(_ModelForm):
         return {name: column for column, name in sealed(type(self.instance)).items()}
 
     def _fingerprint(self, bound: BoundField) -> str:
-        """A digest of what the page shows. A secret is not shown, so its sealed text has a digest too."""
-        stored = getattr(self.instance, self._secrets[bound.name]) if bound.name in self._secrets else ""
+        """A digest of what the page shows. A secret is not shown, so its sealed text has a digest
+        too."""
+        stored = (
+            getattr(self.instance, self._secrets[bound.name]) if bound.name in self._secrets else ""
+        )
         return f"{_digest(_texts(_value_now(bound)))}.{_digest((stored,))}"
 
     def _message(self, bound: BoundField) -> str:
         if bound.name in self._secrets:
-            return _("Another user changed this after you opened the page. Save again to replace that change.")
+            return _(
+                "Another user changed this after you opened the page. Save again to replace that change."
+            )
         return _(
             'Another user changed this to "%(value)s" after you opened the page. Save again to replace it '
             "with your value."
@@ -95,12 +114,20 @@ class ConcurrentAdmin:
     change_form_before_template = "admin/mcpregistry/opened.html"
     model: Any
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the record. While a form is being saved, the row is locked, so that it stays as the form compares it."""
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        """Return the record. While a form is being saved, the row is locked, so that it stays as
+        the form compares it."""
         row = super().get_object(request, object_id, from_field)  # type: ignore[misc]
         if row is None or request.method != "POST" or not connection.in_atomic_block:
             return row
-        list(self.model._base_manager.select_for_update(no_key=True).order_by().filter(pk=row.pk).values("pk"))
+        list(
+            self.model._base_manager.select_for_update(no_key=True)
+            .order_by()
+            .filter(pk=row.pk)
+            .values("pk")
+        )
         return super().get_object(request, object_id, from_field)  # type: ignore[misc]
 
 
@@ -120,7 +147,8 @@ def _digest(texts: tuple[str, ...]) -> str:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """A value of a form as browsers send it, so that an untouched field is equal to what the page showed."""
+    """A value of a form as browsers send it, so that an untouched field is equal to what the page
+    showed."""
     if isinstance(value, list | tuple):
         return tuple(sorted(text for each in value for text in _texts(each)))
     if kept := getattr(value, "kept", None):  # secrets that were typed into a form that was refused
@@ -133,12 +161,15 @@ def _texts(value: Any) -> tuple[str, ...]:
 def _parts(bound: BoundField) -> list[tuple[str, Any]]:
     """The names and values of the inputs that would hold the record's present value.
 
-    Hidden ones for all that can be chosen or ticked; dates and fields with several inputs have a format of their own.
+    Hidden ones for all that can be chosen or ticked; dates and fields with several inputs have a
+    format of their own.
     """
     widget = bound.field.widget
     if not isinstance(widget, forms.MultiWidget | DateTimeBaseInput):
         widget = bound.field.hidden_widget()
-    context = widget.get_context(bound.html_name, bound.field.prepare_value(bound.initial), None)["widget"]
+    context = widget.get_context(bound.html_name, bound.field.prepare_value(bound.initial), None)[
+        "widget"
+    ]
     return [(part["name"], part["value"]) for part in context.get("subwidgets", [context])]
 
 

@@ -25,25 +25,33 @@ from mcpregistry.services.configuration import site
 
 
 class CredentialForm(RecordForm[Credential]):
-    """A credential's fields; a new one needs its value, an old one keeps it when the field is left empty."""
+    """A credential's fields; a new one needs its value, an old one keeps it when the field is left
+    empty."""
 
     value = SecretField(
         max_length=20_000,
-        help_text=_("The secret itself. It is never shown again. Leave this field empty to keep the stored value."),
+        help_text=_(
+            "The secret itself. It is never shown again. Leave this field empty to keep the stored value."
+        ),
     )
 
     scope = WordsField(
-        rows=3, placeholder="server:github",
-        help_text=_("Servers and providers that can use the credential, one per line: server:NAME or provider:NAME. "
-        "They do not have to exist yet. If empty, no server or provider can use it. Only administrators "
-        "can change this."),
-    )  # fmt: skip
+        rows=3,
+        placeholder="server:github",
+        help_text=_(
+            "Servers and providers that can use the credential, one per line: server:NAME or provider:NAME. "
+            "They do not have to exist yet. If empty, no server or provider can use it. Only administrators "
+            "can change this."
+        ),
+    )
 
     class Meta:
         model = Credential
         fields = "__all__"
         help_texts = {
-            "name": _("Short name. Servers use the credential as ${cred:NAME} in their environment or headers."),
+            "name": _(
+                "Short name. Servers use the credential as ${cred:NAME} in their environment or headers."
+            ),
             "description": _("What the credential gives access to, and where to get a new one."),
         }
 
@@ -65,15 +73,23 @@ class CredentialAdmin(RecordAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Whoever may only look sees whether there is a value, not a field for one."""
-        may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        may_write = (
+            self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        )
         if not may_write:
             return ("name", "description", "shown_state", "shown_scope")
-        return self.fields if request.user.has_perm(MAY_SCOPE) else ("name", "description", "value", "shown_scope")
+        return (
+            self.fields
+            if request.user.has_perm(MAY_SCOPE)
+            else ("name", "description", "value", "shown_scope")
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("shown_state", "shown_scope")
 
-    def save(self, request: HttpRequest, row: Credential, form: forms.ModelForm[Credential]) -> None:
+    def save(
+        self, request: HttpRequest, row: Credential, form: forms.ModelForm[Credential]
+    ) -> None:
         scope = form.cleaned_data.get("scope") if request.user.has_perm(MAY_SCOPE) else None
         credentials.save_credential(
             credential=row, actor=actor(request), value=form.cleaned_data.get("value"), scope=scope
@@ -95,11 +111,17 @@ class ConfigurationForm(RecordForm[Configuration]):
     """The site's settings; roles are chosen among those that there are."""
 
     second_factor_roles = forms.MultipleChoiceField(
-        label=_("Roles that need a second factor"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        choices=lambda: [(name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)],
-        help_text=_("Users with these roles must set up a second factor after they log in, before they can open any "
-        "other page."),
-    )  # fmt: skip
+        label=_("Roles that need a second factor"),
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        choices=lambda: [
+            (name, name) for name in Group.objects.order_by("id").values_list("name", flat=True)
+        ],
+        help_text=_(
+            "Users with these roles must set up a second factor after they log in, before they can open any "
+            "other page."
+        ),
+    )
 
     class Meta:
         model = Configuration
@@ -135,9 +157,16 @@ class ConfigurationAdmin(RecordAdmin):
 
     form = ConfigurationForm
     fields = (
-        "keep_payloads_days", "keep_calls_days", "keep_history_days", "sub_agent_enabled", "variable_scope", "second_factor_roles", "auto_discovery",
-        "only_listed", "revision",
-    )  # fmt: skip
+        "keep_payloads_days",
+        "keep_calls_days",
+        "keep_history_days",
+        "sub_agent_enabled",
+        "variable_scope",
+        "second_factor_roles",
+        "auto_discovery",
+        "only_listed",
+        "revision",
+    )
     readonly_fields = ("revision",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -146,9 +175,15 @@ class ConfigurationAdmin(RecordAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         row = Configuration.load()
-        return HttpResponseRedirect(reverse("admin:mcpregistry_configuration_change", args=[row.pk]))
+        return HttpResponseRedirect(
+            reverse("admin:mcpregistry_configuration_change", args=[row.pk])
+        )
 
-    def save(self, request: HttpRequest, row: Configuration, form: forms.ModelForm[Configuration]) -> None:
+    def save(
+        self, request: HttpRequest, row: Configuration, form: forms.ModelForm[Configuration]
+    ) -> None:
         site.save_configuration(configuration=row, actor=actor(request))

@@ -1,7 +1,8 @@
-"""The page behind "Confirm": a person looks at exactly what would run, be reached or get a key, then allows it.
+"""The page behind "Confirm": a person looks at exactly what would run, be reached or get a key,
+then allows it.
 
-Opening the page decides nothing; only a POST with the fingerprint of what was shown does, and the service refuses one
-that is no longer the record's. Servers and providers have one each.
+Opening the page decides nothing; only a POST with the fingerprint of what was shown does, and the
+service refuses one that is no longer the record's. Servers and providers have one each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ MAY_CONFIRM = "mcpregistry.confirm_server"
 
 
 class ConfirmPage(RecordPage[Record]):
-    """A view of ``RecordAdmin``, which gives it records and addresses. What it shows and calls is its subclass's."""
+    """A view of ``RecordAdmin``, which gives it records and addresses. What it shows and calls is
+    its subclass's."""
 
     template: ClassVar[str]
     permissions: ClassVar[tuple[str, ...]] = (MAY_CONFIRM,)
@@ -31,16 +33,22 @@ class ConfirmPage(RecordPage[Record]):
         raise NotImplementedError
 
     def facts(self, record: Record) -> dict[str, Any]:
-        """What the template shows; ``shown`` is the fingerprint of all that, ``confirmed`` whether it is so already."""
+        """What the template shows; ``shown`` is the fingerprint of all that, ``confirmed`` whether
+        it is so already."""
         raise NotImplementedError
 
     def confirm(self, record: Record, *, shown: str, actor: str, user: object) -> str:
-        """Confirm what was shown; returns what the person is told. Raises SlipsnisseError when it is refused."""
+        """Confirm what was shown; returns what the person is told. Raises SlipsnisseError when it
+        is refused."""
         raise NotImplementedError
 
     def page(self, request: HttpRequest, record: Record) -> HttpResponse:
         """Show the facts; a POST confirms exactly what was shown."""
-        return self._decide(request, record) if request.method == "POST" else self._show(request, record)
+        return (
+            self._decide(request, record)
+            if request.method == "POST"
+            else self._show(request, record)
+        )
 
     def _decide(self, request: HttpRequest, record: Record) -> HttpResponse:
         shown = request.POST.get("shown", "")
@@ -54,9 +62,13 @@ class ConfirmPage(RecordPage[Record]):
 
     def _show(self, request: HttpRequest, record: Record, refusal: str = "") -> HttpResponse:
         context: dict[str, Any] = self.admin.admin_site.each_context(request) | {
-            "title": self.title(record), "opts": self.admin.opts, "record": record, "original": record,
-            "refusal": refusal, "back": self._change(record),
-        }  # fmt: skip
+            "title": self.title(record),
+            "opts": self.admin.opts,
+            "record": record,
+            "original": record,
+            "refusal": refusal,
+            "back": self._change(record),
+        }
         try:
             context |= self.facts(record)
         except SlipsnisseError as error:

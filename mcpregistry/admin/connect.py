@@ -1,4 +1,5 @@
-"""The page *Connect*: what to enter in a host, and whether it has called yet. It only reads; tokens are issued elsewhere."""
+"""The page *Connect*: what to enter in a host, and whether it has called yet. It only reads; tokens
+are issued elsewhere."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ class ConnectForm(forms.Form):
         help_text=_("The agent whose grants, rules and limits apply."),
     )
     endpoint = NameField(
-        "endpoint", _ENDPOINTS, usable=True, empty_label=None, help_text=_("The endpoint that the host connects to.")
+        "endpoint",
+        _ENDPOINTS,
+        usable=True,
+        empty_label=None,
+        help_text=_("The endpoint that the host connects to."),
     )
 
 
@@ -61,26 +66,40 @@ def connect(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perms(("mcpregistry.view_agent", "mcpregistry.view_endpoint")):
         raise PermissionDenied
     form = ConnectForm(_defaults(request.GET) | request.GET.dict())
-    context: dict[str, Any] = admin.site.each_context(request) | {"title": gettext("Connect a host"), "form": form}
+    context: dict[str, Any] = admin.site.each_context(request) | {
+        "title": gettext("Connect a host"),
+        "form": form,
+    }
     if form.is_valid():
         context |= _shown(request, form.cleaned_data)
     return TemplateResponse(request, "admin/mcpregistry/connect.html", context)
 
 
 def live(request: HttpRequest) -> HttpResponse:
-    """The part that waits for the first call since the page was opened; status 286 once there is one."""
-    agent, endpoint = (request.GET.get(name, "").replace("\x00", "") for name in ("agent", "endpoint"))
+    """The part that waits for the first call since the page was opened; status 286 once there is
+    one."""
+    agent, endpoint = (
+        request.GET.get(name, "").replace("\x00", "") for name in ("agent", "endpoint")
+    )
     since = request.GET.get("since", "")
-    if not request.user.has_perm("mcpregistry.view_invocation") or not since.isdecimal() or len(since) > 11:
+    if (
+        not request.user.has_perm("mcpregistry.view_invocation")
+        or not since.isdecimal()
+        or len(since) > 11
+    ):
         return HttpResponse(status=404)
     now = timezone.now()
     moment = max(datetime.fromtimestamp(int(since), UTC), now - _LONGEST)
     call = first_call(agent=agent, endpoint=endpoint, since=moment)
     context = {"call": call, "agent": agent, "endpoint": endpoint}
-    return TemplateResponse(request, "admin/mcpregistry/connect_wait.html", context, status=_STOP if call else 200)
+    return TemplateResponse(
+        request, "admin/mcpregistry/connect_wait.html", context, status=_STOP if call else 200
+    )
 
 
-def with_token(request: HttpRequest, agent: Agent, endpoint: Endpoint | None, token: str) -> dict[str, Any]:
+def with_token(
+    request: HttpRequest, agent: Agent, endpoint: Endpoint | None, token: str
+) -> dict[str, Any]:
     """For the page that shows a new token: every host's entry over HTTP with that token in it."""
     if endpoint is None:
         return {}
@@ -103,7 +122,9 @@ def _defaults(said: QueryDict) -> dict[str, str]:
 
 
 def _shown(request: HttpRequest, said: dict[str, Any]) -> dict[str, Any]:
-    agent, endpoint, http = said["agent"], said["endpoint"], said["way"] == "http"
+    agent = said["agent"]
+    endpoint = said["endpoint"]
+    http = said["way"] == "http"
     if said["way"] == "workspace":  # the directory in which the host runs decides the endpoint
         connection = ways.way(endpoint="", agent=agent.slug, http=False)
         shown = {"agent": agent, "workspace": True, "seen": True, "withheld": ways.withheld()}
@@ -124,7 +145,10 @@ def _shown(request: HttpRequest, said: dict[str, Any]) -> dict[str, Any]:
 
 def _panel(slug: str, connection: Connection) -> dict[str, Any]:
     found: Panel = panel(slug, connection)
-    return {"panel": found, "writing": ways.writing_command(slug, connection) if found.written else ""}
+    return {
+        "panel": found,
+        "writing": ways.writing_command(slug, connection) if found.written else "",
+    }
 
 
 def _waiting(request: HttpRequest, agent: str, endpoint: str) -> dict[str, Any]:

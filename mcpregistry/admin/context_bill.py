@@ -1,4 +1,5 @@
-"""The page *Context bill*: what an agent's list of tools costs on every turn, and what of it can be hidden."""
+"""The page *Context bill*: what an agent's list of tools costs on every turn, and what of it can be
+hidden."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    QueryDict,
+)
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -37,30 +44,49 @@ def page(request: HttpRequest) -> HttpResponse:
     """The bill of one agent on one endpoint, by a GET that can be linked to."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
-    agents, endpoints = (rows.filter(enabled=True).order_by("slug") for rows in (Agent.objects, Endpoint.objects))
+    agents, endpoints = (
+        rows.filter(enabled=True).order_by("slug") for rows in (Agent.objects, Endpoint.objects)
+    )
     agent = _chosen(agents, _text(request.GET, "agent"), "local")
     endpoint = _chosen(endpoints, _text(request.GET, "endpoint"), "default")
     days = _days_of(request.GET.get("days", ""))
-    now, holder, found = timezone.now(), None, None
+    now = timezone.now()
+    holder = None
+    found = None
     if agent and endpoint:
         holder = holder_of(agent, endpoint, by_list=_by_list(request.GET))
         found = bill(agent, endpoint, now=now, days=days, holder=holder)
     context = admin.site.each_context(request) | {
-        "title": gettext("Context bill"), "agents": _names(agents), "endpoints": _names(endpoints), "agent": agent, "endpoint": endpoint,
-        "days": days, "periods": _PERIODS, "bill": found, "shown": found.lines[:_SHOWN] if found else (),
-        "left_out": max(0, len(found.lines) - _SHOWN) if found else 0, "may_hide": request.user.has_perms(_MAY_HIDE),
-        "by_list": holder is not agent, "known": known_days(now), "then": found.total - found.wasted if found else 0,
-    }  # fmt: skip
+        "title": gettext("Context bill"),
+        "agents": _names(agents),
+        "endpoints": _names(endpoints),
+        "agent": agent,
+        "endpoint": endpoint,
+        "days": days,
+        "periods": _PERIODS,
+        "bill": found,
+        "shown": found.lines[:_SHOWN] if found else (),
+        "left_out": max(0, len(found.lines) - _SHOWN) if found else 0,
+        "may_hide": request.user.has_perms(_MAY_HIDE),
+        "by_list": holder is not agent,
+        "known": known_days(now),
+        "then": found.total - found.wasted if found else 0,
+    }
     return TemplateResponse(request, "admin/mcpregistry/context_bill.html", context)
 
 
 def _days_of(text: str) -> int:
     """The days that an address or a form names, 1 to 365; 30 for anything else."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= 365 else DAYS
+    return (
+        int(text)
+        if text.isascii() and text.isdecimal() and len(text) < 4 and 1 <= int(text) <= 365
+        else DAYS
+    )
 
 
 def hide(request: HttpRequest) -> HttpResponse:
-    """POST: the ticked tools, or all that were never used, are taken out of the agent's grants or the endpoint's list."""
+    """POST: the ticked tools, or all that were never used, are taken out of the agent's grants or
+    the endpoint's list."""
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     if not request.user.has_perms((*_MAY_SEE, *_MAY_HIDE)):
@@ -71,7 +97,9 @@ def hide(request: HttpRequest) -> HttpResponse:
     if agent is None or endpoint is None:
         return HttpResponseRedirect(reverse("context-bill"))
     holder = holder_of(agent, endpoint, by_list=_by_list(said))
-    found = bill(agent, endpoint, now=timezone.now(), days=_days_of(said.get("days", "")), holder=holder)
+    found = bill(
+        agent, endpoint, now=timezone.now(), days=_days_of(said.get("days", "")), holder=holder
+    )
     back = f"{reverse('context-bill')}?{urlencode([(name, _text(said, name)) for name in _KEPT])}"
     if found is None:
         return HttpResponseRedirect(back)
@@ -80,30 +108,50 @@ def hide(request: HttpRequest) -> HttpResponse:
         messages.warning(request, gettext("First, select the tools to hide."))
         return HttpResponseRedirect(back)
     try:
-        return _decided(request, holder, tools, _sentences(holder, agent, endpoint, found, tools), back)
+        return _decided(
+            request, holder, tools, _sentences(holder, agent, endpoint, found, tools), back
+        )
     except SlipsnisseError as error:
         messages.error(request, printable(str(error), 1_000))
         return HttpResponseRedirect(back)
 
 
 def _decided(
-    request: HttpRequest, holder: Agent | Endpoint, tools: list[Tool], sentences: list[str], back: str
+    request: HttpRequest,
+    holder: Agent | Endpoint,
+    tools: list[Tool],
+    sentences: list[str],
+    back: str,
 ) -> HttpResponse:
     sure = digest("sure", *sentences, *(str(tool.pk) for tool in tools))
     if request.POST.get("sure") != sure:
-        chosen = [("unused", "1")] if "unused" in request.POST else [("tick", str(tool.pk)) for tool in tools]
+        chosen = (
+            [("unused", "1")]
+            if "unused" in request.POST
+            else [("tick", str(tool.pk)) for tool in tools]
+        )
         kept = [*((name, _text(request.POST, name)) for name in _KEPT), *chosen]
         return question(
-            request, title=gettext("Hide tools from {holder}").format(holder=holder), label=gettext("Hide tools"), icon="visibility_off", sentences=sentences, sure=sure,
-            back=back, kept=kept,
-        )  # fmt: skip
+            request,
+            title=gettext("Hide tools from {holder}").format(holder=holder),
+            label=gettext("Hide tools"),
+            icon="visibility_off",
+            sentences=sentences,
+            sure=sure,
+            back=back,
+            kept=kept,
+        )
     gone, made = hiding.hide(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
-    done = gettext("Hidden tools: {tools}. Revoked grants: {gone}. New grants for the other tools: {made}.")
+    done = gettext(
+        "Hidden tools: {tools}. Revoked grants: {gone}. New grants for the other tools: {made}."
+    )
     messages.success(request, done.format(tools=len(tools), gone=gone, made=made))
     return HttpResponseRedirect(back)
 
 
-def _sentences(holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found: Bill, tools: list[Tool]) -> list[str]:
+def _sentences(
+    holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found: Bill, tools: list[Tool]
+) -> list[str]:
     named = ", ".join(str(tool) for tool in tools[:10])
     if len(tools) > 10:
         named = gettext("{tools} and {count} more").format(tools=named, count=len(tools) - 10)
@@ -126,11 +174,20 @@ def _sentences(holder: Agent | Endpoint, agent: Agent, endpoint: Endpoint, found
 
 
 def _ticked(said: QueryDict, found: Bill) -> list[Tool]:
-    """Those that were ticked; of "unused" all that were not called. What is not on the bill is left out."""
+    """Those that were ticked; of "unused" all that were not called. What is not on the bill is left
+    out."""
     known = {line.tool_id for line in found.lines if not line.own and line.tool_id > 0}
-    ticked = {int(key) for key in said.getlist("tick") if key.isascii() and key.isdecimal() and len(key) < 19}
+    ticked = {
+        int(key)
+        for key in said.getlist("tick")
+        if key.isascii() and key.isdecimal() and len(key) < 19
+    }
     wanted = {line.tool_id for line in found.unused} if "unused" in said else ticked
-    return list(Tool.offers.filter(pk__in=wanted & known).select_related("server").order_by("server__slug", "name"))
+    return list(
+        Tool.offers.filter(pk__in=wanted & known)
+        .select_related("server")
+        .order_by("server__slug", "name")
+    )
 
 
 def _chosen(rows: QuerySet[Any], wanted: str, usual: str) -> Any:

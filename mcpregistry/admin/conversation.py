@@ -1,4 +1,5 @@
-"""Conversations: what belongs together of an agent's calls; begun, narrowed and ended here as over REST."""
+"""Conversations: what belongs together of an agent's calls; begun, narrowed and ended here as over
+REST."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -38,14 +45,20 @@ class ConversationForm(RecordForm[Conversation]):
 
     servers = WordsField(
         rows=3,
-        help_text=_("Short names of the servers whose tools are visible in the conversation, one per line. If "
-        "empty, the agent sees all tools that it is granted.")
-    )  # fmt: skip
+        help_text=_(
+            "Short names of the servers whose tools are visible in the conversation, one per line. If "
+            "empty, the agent sees all tools that it is granted."
+        ),
+    )
 
     class Meta:
         model = Conversation
         fields = ("agent", "title", "servers")
-        help_texts = {"agent": _("The agent whose calls belong to the conversation. You cannot change it later.")}
+        help_texts = {
+            "agent": _(
+                "The agent whose calls belong to the conversation. You cannot change it later."
+            )
+        }
 
 
 def _end(request: HttpRequest, row: Conversation) -> str:
@@ -63,7 +76,15 @@ class ConversationAdmin(LiveAdmin):
     form = ConversationForm
     paginator = CappedPaginator
     show_full_result_count = False
-    list_display = ("shown_title", "agent", "shown_state", "shown_servers", "created_by", "created_at", "last_used_at")
+    list_display = (
+        "shown_title",
+        "agent",
+        "shown_state",
+        "shown_servers",
+        "created_by",
+        "created_at",
+        "last_used_at",
+    )
     list_filter = ("state", by_name("agent"))
     list_select_related = ("agent",)
     search_fields = ("=id", "title", "agent__slug", "created_by")
@@ -73,10 +94,17 @@ class ConversationAdmin(LiveAdmin):
     fields = ("agent", "title", "servers")
     change_form_outer_before_template = "admin/mcpregistry/conversation.html"
     verbs = (
-        Verb("end", _("End conversation"), "change_conversation", "stop_circle",
-             _("Accept no more calls in the conversation. This cannot be undone."), _end,
-             applies=lambda row: row.state != Conversation.State.ENDED, style="danger"),
-    )  # fmt: skip
+        Verb(
+            "end",
+            _("End conversation"),
+            "change_conversation",
+            "stop_circle",
+            _("Accept no more calls in the conversation. This cannot be undone."),
+            _end,
+            applies=lambda row: row.state != Conversation.State.ENDED,
+            style="danger",
+        ),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Conversation]:
         return super().get_queryset(request).select_related("agent")
@@ -91,7 +119,9 @@ class ConversationAdmin(LiveAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def save(self, request: HttpRequest, row: Conversation, form: forms.ModelForm[Conversation]) -> None:
+    def save(
+        self, request: HttpRequest, row: Conversation, form: forms.ModelForm[Conversation]
+    ) -> None:
         lifecycle.save_conversation(conversation=row, actor=actor(request))
 
     @display(description=_("conversation"))
@@ -115,7 +145,9 @@ class ConversationAdmin(LiveAdmin):
             "state_colour": STATE_COLOURS.get(row.state, ""),
             "calls": calls,
             "live_url": self.live_url(row),
-            "say_url": reverse("admin:mcpregistry_conversation_say", args=[row.pk]) if writes else "",
+            "say_url": reverse("admin:mcpregistry_conversation_say", args=[row.pk])
+            if writes
+            else "",
             "longest": LONGEST_MESSAGE,
         }
 
@@ -125,7 +157,10 @@ class ConversationAdmin(LiveAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         say = self.admin_site.admin_view(self.say_view)
-        return [path("<path:object_id>/say/", say, name="mcpregistry_conversation_say"), *super().get_urls()]
+        return [
+            path("<path:object_id>/say/", say, name="mcpregistry_conversation_say"),
+            *super().get_urls(),
+        ]
 
     def say_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Write ``text`` to the agent. POST only."""
@@ -139,13 +174,18 @@ class ConversationAdmin(LiveAdmin):
         back = reverse("admin:mcpregistry_conversation_change", args=[row.pk])
         try:
             messages.say(
-                conversation=row, kind=MessageKind.IN, text=request.POST.get("text", ""), author=actor(request),
+                conversation=row,
+                kind=MessageKind.IN,
+                text=request.POST.get("text", ""),
+                author=actor(request),
                 user=cast(User, request.user),
-            )  # fmt: skip
+            )
         except SlipsnisseError as error:
             return self._refused(request, error, back)
         return HttpResponseRedirect(f"{back}#say")
 
 
 def _told(request: HttpRequest, row: Conversation) -> dict[str, Any]:
-    return {"said": latest_messages(row) if request.user.has_perm("mcpregistry.view_message") else []}
+    return {
+        "said": latest_messages(row) if request.user.has_perm("mcpregistry.view_message") else []
+    }

@@ -21,18 +21,26 @@ from mcpregistry.models import EnergyEntry, EnergyPool
 from mcpregistry.queries import energy
 from mcpregistry.services.energy import pools
 
-LEVEL_COLOURS = {Level.OK: "success", Level.LOW: "warning", Level.CRITICAL: "danger", Level.EMPTY: "danger"}
+LEVEL_COLOURS = {
+    Level.OK: "success",
+    Level.LOW: "warning",
+    Level.CRITICAL: "danger",
+    Level.EMPTY: "danger",
+}
 _ENTRIES_SHOWN = 20
 
 
 def level_of(row: EnergyPool, request: HttpRequest, agent: str = "") -> dict[str, Any]:
-    """What ``energy_level.html`` shows of a pool read ``with_reserved``, on its page and those of its agents."""
+    """What ``energy_level.html`` shows of a pool read ``with_reserved``, on its page and those of
+    its agents."""
     stand = pools.standing(row)
     may_see = request.user.has_perm("mcpregistry.view_energyentry")
     return {
-        "pool": row, "stand": stand, "level_colour": LEVEL_COLOURS[stand.state],
+        "pool": row,
+        "stand": stand,
+        "level_colour": LEVEL_COLOURS[stand.state],
         "bars": energy.chart(row, timezone.now(), agent) if may_see else [],
-    }  # fmt: skip
+    }
 
 
 class PoolForm(RecordForm[EnergyPool]):
@@ -63,7 +71,15 @@ class EnergyPoolAdmin(RecordAdmin):
     """Pools: how they stand, how the level went, and what drained it."""
 
     form = PoolForm
-    list_display = ("slug", "shown_level", "shown_state", "capacity", "regeneration", "shown_agents", "on_empty")
+    list_display = (
+        "slug",
+        "shown_level",
+        "shown_state",
+        "capacity",
+        "regeneration",
+        "shown_agents",
+        "on_empty",
+    )
     list_filter = ("on_empty",)
     search_fields = ("slug", "description", "agents__slug")
     fieldsets = (
@@ -71,20 +87,34 @@ class EnergyPoolAdmin(RecordAdmin):
         (_("Energy of calls"), {"fields": ("per_second", ("per_call", "per_kilobyte"))}),
         (
             _("Energy of model turns"),
-            {"fields": (("per_1000_input", "per_1000_cached", "per_1000_output"),), "classes": ("collapse",)},
+            {
+                "fields": (("per_1000_input", "per_1000_cached", "per_1000_output"),),
+                "classes": ("collapse",),
+            },
         ),
-        (_("Low level"), {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")}),
+        (
+            _("Low level"),
+            {"fields": ("on_empty", "max_wait", ("critical", "resume"), "low_policy")},
+        ),
     )
     change_form_outer_before_template = "admin/mcpregistry/energy.html"
     verbs = (
-        Verb("fill", _("Fill pool"), "change_energypool", "battery_charging_full",
-             _("Raise the level to the capacity of the pool."), _fill),
-    )  # fmt: skip
+        Verb(
+            "fill",
+            _("Fill pool"),
+            "change_energypool",
+            "battery_charging_full",
+            _("Raise the level to the capacity of the pool."),
+            _fill,
+        ),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EnergyPool]:
         return super().get_queryset(request).with_reserved().prefetch_related("agents")  # type: ignore[attr-defined]
 
-    def save(self, request: HttpRequest, row: EnergyPool, form: forms.ModelForm[EnergyPool]) -> None:
+    def save(
+        self, request: HttpRequest, row: EnergyPool, form: forms.ModelForm[EnergyPool]
+    ) -> None:
         pools.save_pool(pool=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: EnergyPool) -> None:
@@ -94,7 +124,9 @@ class EnergyPoolAdmin(RecordAdmin):
     def shown_level(self, row: EnergyPool) -> str:
         return f"{pools.standing(row).level:.1f}"
 
-    @display(description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()})
+    @display(
+        description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()}
+    )
     def shown_state(self, row: EnergyPool) -> str:
         return pools.standing(row).state.value
 
@@ -120,7 +152,16 @@ class EnergyEntryAdmin(ReadOnlyAdmin):
     search_fields = ("reference__startswith", "agent_slug")
     search_help_text = _("ID of a call, run or request, or name of an agent")
     sortable_by = ()
-    fields = ("pool", "kind", "agent_slug", "shown_amount", "shown_before", "shown_after", "reference", "at")
+    fields = (
+        "pool",
+        "kind",
+        "agent_slug",
+        "shown_amount",
+        "shown_before",
+        "shown_after",
+        "reference",
+        "at",
+    )
 
     @display(description=_("units"))
     def shown_amount(self, row: EnergyEntry) -> str:

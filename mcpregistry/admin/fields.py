@@ -12,20 +12,31 @@ from django import forms
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import as_words
 from mcpregistry.models.sealing import seal, unseal
 
 MASK = "•••"
-# The name is an RFC 9110 token, which holds every variable name too; whichever sign comes first parts it from its value.
+# The name is an RFC 9110 token, which holds every variable name too; whichever sign comes first
+# parts it from its value.
 _PAIR = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*[=:]\s*(.*)")
 
 
 def lines_widget(rows: int, placeholder: str | Promise) -> UnfoldAdminTextareaWidget:
     """A text area for code-like text, without spell checking or completion."""
-    attrs = {"rows": rows, "placeholder": placeholder, "class": "sn-code", "spellcheck": "false", "autocomplete": "off"}
+    attrs = {
+        "rows": rows,
+        "placeholder": placeholder,
+        "class": "sn-code",
+        "spellcheck": "false",
+        "autocomplete": "off",
+    }
     return UnfoldAdminTextareaWidget(attrs=attrs)
 
 
@@ -33,13 +44,18 @@ class WordsField(forms.CharField):
     """A list of texts: one per line, or a JSON list. Cleans to ``list[str]``."""
 
     def __init__(self, *, rows: int = 4, placeholder: str | Promise = "", **kwargs: Any) -> None:
-        super().__init__(widget=lines_widget(rows, placeholder), strip=False, required=False, **kwargs)
+        super().__init__(
+            widget=lines_widget(rows, placeholder), strip=False, required=False, **kwargs
+        )
 
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, list):
             return value
         # A word that a line cannot hold as it is (or that looks like JSON) is only safe as JSON.
-        plain = all(isinstance(word, str) and word == word.strip() and word and "\n" not in word for word in value)
+        plain = all(
+            isinstance(word, str) and word == word.strip() and word and "\n" not in word
+            for word in value
+        )
         if plain and not (value and value[0].startswith("[")):
             return "\n".join(value)
         return json.dumps(value, ensure_ascii=False)
@@ -51,7 +67,9 @@ class WordsField(forms.CharField):
         try:
             words = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(_('This is not a valid JSON list. Use a list such as ["a", "b"].')) from error
+            raise forms.ValidationError(
+                _('This is not a valid JSON list. Use a list such as ["a", "b"].')
+            ) from error
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise forms.ValidationError(_('Use a list of strings, for example ["a", "b"].'))
         return words
@@ -67,7 +85,9 @@ class NumbersField(forms.CharField):
     """Whole numbers, by spaces, commas or lines. Cleans to ``list[int]``."""
 
     def __init__(self, *, placeholder: str = "", **kwargs: Any) -> None:
-        widget = UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder, "autocomplete": "off"})
+        widget = UnfoldAdminTextInputWidget(
+            attrs={"placeholder": placeholder, "autocomplete": "off"}
+        )
         super().__init__(widget=widget, required=False, **kwargs)
 
     def prepare_value(self, value: Any) -> Any:
@@ -78,7 +98,9 @@ class NumbersField(forms.CharField):
         for word in words:
             if not (word.isascii() and word.isdigit() and len(word) < 10):
                 raise forms.ValidationError(
-                    gettext('"{word}" is not a number. Use port numbers, for example 443 8443.').format(word=word[:50])
+                    gettext(
+                        '"{word}" is not a number. Use port numbers, for example 443 8443.'
+                    ).format(word=word[:50])
                 )
         return [*map(int, words)]
 
@@ -90,7 +112,8 @@ class NumbersField(forms.CharField):
 
 
 class CommandField(WordsField):
-    """A program and its arguments. One pasted line becomes its words, as a shell would part them."""
+    """A program and its arguments. One pasted line becomes its words, as a shell would part
+    them."""
 
     def clean(self, value: Any) -> list[str]:
         words = super().clean(value)
@@ -103,7 +126,8 @@ class CommandField(WordsField):
 
 
 class _Typed(str):
-    """What stands in a field of secrets; ``kept``: the values that were typed before, which the page shows masked."""
+    """What stands in a field of secrets; ``kept``: the values that were typed before, which the
+    page shows masked."""
 
     kept: Mapping[str, str]
 
@@ -114,7 +138,8 @@ class _Typed(str):
 
 
 class _SecretLines(forms.MultiWidget):
-    """A text area beside which the secrets that were just typed go to the page and back sealed, when a form is refused."""
+    """A text area beside which the secrets that were just typed go to the page and back sealed,
+    when a form is refused."""
 
     use_fieldset = False
 
@@ -144,8 +169,8 @@ class _SecretLines(forms.MultiWidget):
 
 
 class SecretsField(forms.CharField):
-    """NAME=value or Name: value, one a line. No value is ever shown again: ``•••`` stands for the stored one, and for one
-    that was typed into a form that was refused.
+    """NAME=value or Name: value, one a line. No value is ever shown again: ``•••`` stands for the
+    stored one, and for one that was typed into a form that was refused.
 
     Cleans to ``dict[str, str]``; ``stored`` must be set to the current pairs before cleaning.
     """
@@ -160,11 +185,13 @@ class SecretsField(forms.CharField):
         return self._unseen(value) if isinstance(value, _Typed) else value
 
     def _unseen(self, typed: _Typed) -> _Typed:
-        """What a refused form shows: every line that has a name, with the mask for its value. The others may be secrets."""
+        """What a refused form shows: every line that has a name, with the mask for its value. The
+        others may be secrets."""
         found = [pair for line in typed.splitlines() if (pair := _PAIR.fullmatch(line.strip()))]
         kept = {pair[1]: pair[2] if pair[2] != MASK else typed.kept.get(pair[1]) for pair in found}
         return _Typed(
-            "\n".join(f"{pair[1]}={MASK}" for pair in found), {k: v for k, v in kept.items() if v is not None}
+            "\n".join(f"{pair[1]}={MASK}" for pair in found),
+            {k: v for k, v in kept.items() if v is not None},
         )
 
     def clean(self, value: Any) -> dict[str, str]:
@@ -175,7 +202,9 @@ class SecretsField(forms.CharField):
                 name, text = self._pair(number, line.strip(), kept)
                 if name in pairs:
                     raise forms.ValidationError(
-                        gettext("{name} is set twice. Keep only one of the lines.").format(name=name)
+                        gettext("{name} is set twice. Keep only one of the lines.").format(
+                            name=name
+                        )
                     )
                 pairs[name] = text
         return pairs
@@ -189,14 +218,15 @@ class SecretsField(forms.CharField):
                     "Line {number} was neither NAME=value nor Name: value and was removed. Names cannot contain spaces."
                 ).format(number=number)
             )
-        name, text = pair[1], pair[2]
+        name = pair[1]
+        text = pair[2]
         if text != MASK:
             return name, text
         if name not in kept:
             raise forms.ValidationError(
-                gettext("{name} has no stored value yet. Enter its value instead of {mask}.").format(
-                    name=name, mask=MASK
-                )
+                gettext(
+                    "{name} has no stored value yet. Enter its value instead of {mask}."
+                ).format(name=name, mask=MASK)
             )
         return name, kept[name]
 
@@ -207,12 +237,14 @@ class SecretsField(forms.CharField):
 
 
 def masked(pairs: Mapping[str, str]) -> str:
-    """The names, each with the mask for its value. A reference such as ${VAR} is masked like any value."""
+    """The names, each with the mask for its value. A reference such as ${VAR} is masked like any
+    value."""
     return "\n".join(f"{name}={MASK}" for name in sorted(pairs))
 
 
 class JsonField(forms.JSONField):
-    """JSON as people write it: shows what is stored indented; an absent value as an empty field instead of ``null``."""
+    """JSON as people write it: shows what is stored indented; an absent value as an empty field
+    instead of ``null``."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs["widget"] = lines_widget(4, kwargs.pop("placeholder", ""))
@@ -232,10 +264,13 @@ class JsonField(forms.JSONField):
 
 
 class SecretField(forms.CharField):
-    """One secret that is written and never read; left empty it keeps the stored value (cleans to None)."""
+    """One secret that is written and never read; left empty it keeps the stored value (cleans to
+    None)."""
 
     def __init__(self, **kwargs: Any) -> None:
-        widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False)
+        widget = UnfoldAdminPasswordWidget(
+            attrs={"autocomplete": "new-password"}, render_value=False
+        )
         super().__init__(widget=widget, required=False, strip=True, **kwargs)
 
     def clean(self, value: Any) -> str | None:

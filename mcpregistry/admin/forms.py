@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 else:
 
     class RecordForm(ConcurrentForm):
-        """Takes over what others have changed. With the model in brackets, as the types of Django's ModelForm know it."""
+        """Takes over what others have changed. With the model in brackets, as the types of Django's
+        ModelForm know it."""
 
         def __class_getitem__(cls, model):
             return cls

@@ -1,4 +1,5 @@
-"""Sessions of hosts: which programs are connected to which endpoint, and the button that ends one."""
+"""Sessions of hosts: which programs are connected to which endpoint, and the button that ends
+one."""
 
 from __future__ import annotations
 
@@ -32,29 +33,51 @@ def _end(request: HttpRequest, row: HostSession) -> str:
 
 @admin.register(HostSession)
 class HostSessionAdmin(ReadOnlyAdmin):
-    """Hosts of the older era, or on a WebSocket, and what they have open. Other modern hosts are seen by their calls."""
+    """Hosts of the older era, or on a WebSocket, and what they have open. Other modern hosts are
+    seen by their calls."""
 
     paginator = CappedPaginator
     show_full_result_count = False
-    list_display = ("shown_host", "agent", "endpoint", "shown_state", "shown_door", "own", "begun", "last_used")
+    list_display = (
+        "shown_host",
+        "agent",
+        "endpoint",
+        "shown_state",
+        "shown_door",
+        "own",
+        "begun",
+        "last_used",
+    )
     list_filter = (by_name("agent", "agent_slug"), by_name("endpoint", "endpoint_slug"))
     search_fields = ("id__startswith", "agent_slug", "endpoint_slug", "host_name")
-    search_help_text = _("First characters of the session ID, or the name of the agent, endpoint or host")
+    search_help_text = _(
+        "First characters of the session ID, or the name of the agent, endpoint or host"
+    )
     ordering = ("-seen_at",)
     sortable_by = ("begun", "last_used")
     fields = ("log_level",)
     change_form_outer_before_template = "admin/mcpregistry/host_session.html"
     verbs = (
-        Verb("end", _("End session"), "change_hostsession", "stop_circle",
-             _("End the session. Its host can connect again."), _end,
-             applies=lambda row: row.ended_at is None, style="danger"),
-    )  # fmt: skip
+        Verb(
+            "end",
+            _("End session"),
+            "change_hostsession",
+            "stop_circle",
+            _("End the session. Its host can connect again."),
+            _end,
+            applies=lambda row: row.ended_at is None,
+            style="danger",
+        ),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HostSession]:
         return queries.with_connections(super().get_queryset(request))
 
     def overview(self, request: HttpRequest, row: HostSession) -> dict[str, Any]:
-        return {"session": queries.shown(row), "state_colour": STATE_COLOURS.get(queries.state(row), "")}
+        return {
+            "session": queries.shown(row),
+            "state_colour": STATE_COLOURS.get(queries.state(row), ""),
+        }
 
     @display(description=_("agent"))
     def agent(self, row: HostSession) -> str:

@@ -1,4 +1,5 @@
-"""Pages of installed packages: ask for one, look at its lock, approve it, set a server to it, roll back, remove."""
+"""Pages of installed packages: ask for one, look at its lock, approve it, set a server to it, roll
+back, remove."""
 
 from __future__ import annotations
 
@@ -29,28 +30,45 @@ from mcpregistry.services.installs import offers, requests
 from mcpregistry.services.registry import settings
 
 STATE_COLOURS = {
-    "installed": "success", "failed": "danger", "waiting": "warning", "installing": "info", "resolving": "info",
-}  # fmt: skip
+    "installed": "success",
+    "failed": "danger",
+    "waiting": "warning",
+    "installing": "info",
+    "resolving": "info",
+}
 PACKAGES_SHOWN = 300
-GOES_ON = {InstallState.REQUESTED, InstallState.RESOLVING, InstallState.APPROVED, InstallState.INSTALLING}
+GOES_ON = {
+    InstallState.REQUESTED,
+    InstallState.RESOLVING,
+    InstallState.APPROVED,
+    InstallState.INSTALLING,
+}
 _DOING = {
-    InstallState.REQUESTED: _("The package is waiting for a worker to determine its exact versions."),
+    InstallState.REQUESTED: _(
+        "The package is waiting for a worker to determine its exact versions."
+    ),
     InstallState.RESOLVING: _(
         "A worker determines the exact versions of the package and its dependencies. Nothing is installed."
     ),
     InstallState.APPROVED: _("The package is waiting for a worker to install it."),
-    InstallState.INSTALLING: _("A worker installs the package in a sandbox. This takes a few minutes at most."),
+    InstallState.INSTALLING: _(
+        "A worker installs the package in a sandbox. This takes a few minutes at most."
+    ),
 }
 
 
 class AskForm(forms.ModelForm):  # type: ignore[type-arg]
     """What people ask for: a name, and perhaps a version."""
 
-    ecosystem = forms.ChoiceField(label=_("Source"), choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget)
+    ecosystem = forms.ChoiceField(
+        label=_("Source"), choices=ECOSYSTEMS, widget=UnfoldAdminSelectWidget
+    )
     server = NameField(
-        "server", Server.objects.filter(transport=Transport.STDIO), required=False,
+        "server",
+        Server.objects.filter(transport=Transport.STDIO),
+        required=False,
         help_text=_("The server that uses the package. If empty, a new server is created."),
-    )  # fmt: skip
+    )
 
     class Meta:
         model = Install
@@ -71,10 +89,15 @@ class ApprovePage(ConfirmPage[Install]):
 
     def confirm(self, record: Install, *, shown: str, actor: str, user: object) -> str:
         requests.approve(install=record, lock_sha256=shown, actor=actor, user=user)
-        return gettext("The package is approved. A worker is installing it. The package is not started yet.")
+        return gettext(
+            "The package is approved. A worker is installing it. The package is not started yet."
+        )
 
     def facts(self, record: Install) -> dict[str, Any]:
-        return lock_facts(record) | {"shown": record.lock_sha256, "confirmed": record.state != InstallState.WAITING}
+        return lock_facts(record) | {
+            "shown": record.lock_sha256,
+            "confirmed": record.state != InstallState.WAITING,
+        }
 
 
 def _use(request: HttpRequest, row: Install) -> str:
@@ -99,7 +122,11 @@ def _remove(request: HttpRequest, row: Install) -> str:
 
 
 def _in_use(row: Install) -> bool:
-    return row.state == InstallState.INSTALLED and row.server is not None and row.started_by(row.server.command)
+    return (
+        row.state == InstallState.INSTALLED
+        and row.server is not None
+        and row.started_by(row.server.command)
+    )
 
 
 def _usable(row: Install) -> bool:
@@ -107,7 +134,11 @@ def _usable(row: Install) -> bool:
 
 
 def _removable(row: Install) -> bool:
-    return row.state not in (InstallState.REMOVED, InstallState.RESOLVING, InstallState.INSTALLING) and not _in_use(row)
+    return row.state not in (
+        InstallState.REMOVED,
+        InstallState.RESOLVING,
+        InstallState.INSTALLING,
+    ) and not _in_use(row)
 
 
 @admin.register(Install)
@@ -115,7 +146,15 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
     """Installed packages: asked for by a form, then looked at, approved and used by buttons."""
 
     form = AskForm
-    list_display = ("shown", "ecosystem", "shown_version", "shown_state", "shown_server", "shown_by", "created_at")
+    list_display = (
+        "shown",
+        "ecosystem",
+        "shown_version",
+        "shown_state",
+        "shown_server",
+        "shown_by",
+        "created_at",
+    )
     list_filter = ("state", "ecosystem")
     list_select_related = ("server",)
     search_fields = ("package", "server__slug", "slug", "version", "requested_by", "=lock_sha256")
@@ -123,21 +162,64 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
     sortable_by = ("created_at",)
     change_form_outer_before_template = "admin/mcpregistry/install.html"
     verbs = (
-        Verb("approve", _("Approve and install"), "approve_install", "verified_user",
-             _("Check the lock of the package, then approve it."),
-             page="mcpregistry_install_approve", applies=lambda row: row.state == InstallState.WAITING, style="primary"),
-        Verb("use", _("Use package"), "change_server", "swap_horiz",
-             _("Start the server from this package. The server becomes a draft until you confirm it."),
-             _use, applies=lambda row: _usable(row) and (settings.way_for(row) is None or requests.runs_one(row)), style="primary"),
-        Verb("configure", _("Configure and use package"), "change_server", "tune",
-             _("Enter the settings of the package. The server becomes a draft until you confirm it."),
-             page="mcpregistry_install_configure", style="primary",
-             applies=lambda row: row.state == InstallState.INSTALLED and settings.way_for(row) is not None),
-        Verb("roll-back", _("Restore previous package"), "change_server", "undo", _("Start the server from the previous package again."), _roll_back,
-             applies=lambda row: _in_use(row) and requests.previous(row.server) is not None),
-        Verb("remove", _("Delete package"), "delete_install", "delete", _("Delete the package and its folder."), _remove,
-             applies=_removable, style="danger"),
-    )  # fmt: skip
+        Verb(
+            "approve",
+            _("Approve and install"),
+            "approve_install",
+            "verified_user",
+            _("Check the lock of the package, then approve it."),
+            page="mcpregistry_install_approve",
+            applies=lambda row: row.state == InstallState.WAITING,
+            style="primary",
+        ),
+        Verb(
+            "use",
+            _("Use package"),
+            "change_server",
+            "swap_horiz",
+            _(
+                "Start the server from this package. The server becomes a draft until you confirm it."
+            ),
+            _use,
+            applies=lambda row: (
+                _usable(row) and (settings.way_for(row) is None or requests.runs_one(row))
+            ),
+            style="primary",
+        ),
+        Verb(
+            "configure",
+            _("Configure and use package"),
+            "change_server",
+            "tune",
+            _(
+                "Enter the settings of the package. The server becomes a draft until you confirm it."
+            ),
+            page="mcpregistry_install_configure",
+            style="primary",
+            applies=lambda row: (
+                row.state == InstallState.INSTALLED and settings.way_for(row) is not None
+            ),
+        ),
+        Verb(
+            "roll-back",
+            _("Restore previous package"),
+            "change_server",
+            "undo",
+            _("Start the server from the previous package again."),
+            _roll_back,
+            applies=lambda row: _in_use(row) and requests.previous(row.server) is not None,
+        ),
+        Verb(
+            "remove",
+            _("Delete package"),
+            "delete_install",
+            "delete",
+            _("Delete the package and its folder."),
+            _remove,
+            applies=_removable,
+            style="danger",
+        ),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Install]:
         return super().get_queryset(request).select_related("server", "approved_by")
@@ -146,17 +228,28 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
         return bool(request.user.has_perm("mcpregistry.add_install"))
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return AskForm.Meta.fields if obj is None else ("requested_by", "created_at", "approved_by", "approved_at")
+        return (
+            AskForm.Meta.fields
+            if obj is None
+            else ("requested_by", "created_at", "approved_by", "approved_at")
+        )
 
     def save(self, request: HttpRequest, row: Any, form: Any) -> None:
         given = form.cleaned_data
         asked = requests.resolve(
-            ecosystem=given["ecosystem"], package=given["package"], version=given["wanted"], program=given["program"],
-            server=given["server"], slug=given["slug"], actor=actor(request),
-        )  # fmt: skip
+            ecosystem=given["ecosystem"],
+            package=given["package"],
+            version=given["wanted"],
+            program=given["program"],
+            server=given["server"],
+            slug=given["slug"],
+            actor=actor(request),
+        )
         row.__dict__.update(asked.__dict__)
 
-    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
         """To its page, where one can watch it."""
         return HttpResponseRedirect(reverse(f"admin:{self._name('change')}", args=[obj.pk]))
 
@@ -194,14 +287,19 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def live_part(self, request: HttpRequest, row: Install, name: str) -> Part:
         goes_on = row.state in GOES_ON
-        return Part("admin/mcpregistry/install_state.html", _context(row) | {"ended": not goes_on}, goes_on)
+        return Part(
+            "admin/mcpregistry/install_state.html", _context(row) | {"ended": not goes_on}, goes_on
+        )
 
 
 def _context(row: Install) -> dict[str, Any]:
     return {
-        "asked": row, "goes_on": row.state in GOES_ON, "doing": _DOING.get(InstallState(row.state), ""),
-        "state_colour": STATE_COLOURS.get(row.state, ""), "users": requests.users_of(row),
-    } | lock_facts(row)  # fmt: skip
+        "asked": row,
+        "goes_on": row.state in GOES_ON,
+        "doing": _DOING.get(InstallState(row.state), ""),
+        "state_colour": STATE_COLOURS.get(row.state, ""),
+        "users": requests.users_of(row),
+    } | lock_facts(row)
 
 
 def lock_facts(row: Install) -> dict[str, Any]:
@@ -210,11 +308,20 @@ def lock_facts(row: Install) -> dict[str, Any]:
     packages = lock.packages if lock else ()
     decided = row.state != InstallState.WAITING  # what is new matters to whoever decides on it
     new = set() if decided else {each.name for each in packages} - requests.known_packages(row)
-    shown = [(each, row.licences.get(each.name, ""), each.name in new) for each in packages[:PACKAGES_SHOWN]]
+    shown = [
+        (each, row.licences.get(each.name, ""), each.name in new)
+        for each in packages[:PACKAGES_SHOWN]
+    ]
     return {
-        "licences": Counter(row.licences.get(each.name) or gettext("not known") for each in packages).most_common(),
-        "new": None if decided else len(new), "command": requests.command_of(row),
-        "packages": shown, "count": len(packages), "more": len(packages) - len(shown),
-        "before": requests.before_it(row), "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
+        "licences": Counter(
+            row.licences.get(each.name) or gettext("not known") for each in packages
+        ).most_common(),
+        "new": None if decided else len(new),
+        "command": requests.command_of(row),
+        "packages": shown,
+        "count": len(packages),
+        "more": len(packages) - len(shown),
+        "before": requests.before_it(row),
+        "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
         "definitions": offers.comparison(row) if row.state == InstallState.INSTALLED else None,
-    }  # fmt: skip
+    }

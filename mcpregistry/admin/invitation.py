@@ -16,7 +16,11 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+)
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.domain.errors import SlipsnisseError
@@ -31,14 +35,22 @@ class InviteForm(forms.Form):
     """Whom, as what, and for how long the link works."""
 
     name = forms.CharField(
-        label=_("Name"), max_length=200, help_text=_("Name of the invited person, for your own records."),
+        label=_("Name"),
+        max_length=200,
+        help_text=_("Name of the invited person, for your own records."),
         widget=UnfoldAdminTextInputWidget,
-    )  # fmt: skip
-    role = forms.ChoiceField(choices=ROLE_CHOICES, initial=roles.APPROVER, widget=UnfoldAdminSelectWidget)
+    )
+    role = forms.ChoiceField(
+        choices=ROLE_CHOICES, initial=roles.APPROVER, widget=UnfoldAdminSelectWidget
+    )
     days = forms.IntegerField(
-        label=_("Validity (days)"), min_value=1, max_value=90, initial=invitations.DEFAULT_LIFE.days,
-        help_text=_("Number of days until the link expires. The link can be used once."), widget=UnfoldAdminIntegerFieldWidget,
-    )  # fmt: skip
+        label=_("Validity (days)"),
+        min_value=1,
+        max_value=90,
+        initial=invitations.DEFAULT_LIFE.days,
+        help_text=_("Number of days until the link expires. The link can be used once."),
+        widget=UnfoldAdminIntegerFieldWidget,
+    )
 
 
 def _withdraw(request: HttpRequest, invitation: Invitation) -> str:
@@ -50,7 +62,15 @@ def _withdraw(request: HttpRequest, invitation: Invitation) -> str:
 class InvitationAdmin(ReadOnlyAdmin):
     """Who was invited as what, and what became of it."""
 
-    list_display = ("name", "role", "shown_state", "expires_at", "used_by", "created_by", "created_at")
+    list_display = (
+        "name",
+        "role",
+        "shown_state",
+        "expires_at",
+        "used_by",
+        "created_by",
+        "created_at",
+    )
     list_filter = ("role",)
     list_select_related = ("used_by", "created_by")
     search_fields = ("name", "used_by__username")
@@ -66,9 +86,17 @@ class InvitationAdmin(ReadOnlyAdmin):
         "revoked_at",
     )
     verbs = (
-        Verb("withdraw", _("Revoke invitation"), "change_invitation", "block", _("The link stops working."), _withdraw,
-             applies=lambda invitation: invitation.state == "open", style="danger"),
-    )  # fmt: skip
+        Verb(
+            "withdraw",
+            _("Revoke invitation"),
+            "change_invitation",
+            "block",
+            _("The link stops working."),
+            _withdraw,
+            applies=lambda invitation: invitation.state == "open",
+            style="danger",
+        ),
+    )
 
     def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
         return request.user.has_perms(invitations.MAY_INVITE)
@@ -85,8 +113,10 @@ class InvitationAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         form = InviteForm(request.POST if request.method == "POST" else None)
         context: dict[str, Any] = self.admin_site.each_context(request) | {
-            "title": gettext("Invite a user"), "opts": self.opts, "form": form,
-        }  # fmt: skip
+            "title": gettext("Invite a user"),
+            "opts": self.opts,
+            "form": form,
+        }
         if form.is_valid():
             try:
                 context |= self._made(request, form)
@@ -99,7 +129,13 @@ class InvitationAdmin(ReadOnlyAdmin):
     def _made(self, request: HttpRequest, form: InviteForm) -> dict[str, Any]:
         given = form.cleaned_data
         invitation, raw = invitations.invite(
-            name=given["name"], role=given["role"], by=cast(User, request.user), life=timedelta(days=given["days"])
+            name=given["name"],
+            role=given["role"],
+            by=cast(User, request.user),
+            life=timedelta(days=given["days"]),
         )
         # Behind "#", which browsers keep to themselves: no log of a server or proxy has it.
-        return {"invitation": invitation, "link": request.build_absolute_uri(reverse("join")) + "#" + raw}
+        return {
+            "invitation": invitation,
+            "link": request.build_absolute_uri(reverse("join")) + "#" + raw,
+        }

@@ -52,7 +52,9 @@ class IssueForm(LifeForm):
         usable=True,
         required=False,
         empty_label=None,
-        help_text=_("Endpoint for the connection instructions on the next page. The token is valid for all endpoints."),
+        help_text=_(
+            "Endpoint for the connection instructions on the next page. The token is valid for all endpoints."
+        ),
     )
 
 
@@ -63,7 +65,9 @@ class IssueTokenPage(RecordPage[Agent]):
 
     def page(self, request: HttpRequest, agent: Agent) -> HttpResponse:
         """Show the form, or on a valid POST the new token, once and uncached."""
-        form = IssueForm(request.POST if request.method == "POST" else None, initial={"endpoint": "default"})
+        form = IssueForm(
+            request.POST if request.method == "POST" else None, initial={"endpoint": "default"}
+        )
         context = self.admin.admin_site.each_context(request) | {
             "title": gettext("Issue a token for {agent}").format(agent=agent.slug),
             "opts": self.admin.opts,
@@ -75,14 +79,17 @@ class IssueTokenPage(RecordPage[Agent]):
         if form.is_valid():
             try:
                 context["token"], context["issued"] = _issued(request, form, agent=agent)
-                context |= with_token(request, agent, form.cleaned_data["endpoint"], str(context["issued"]))
+                context |= with_token(
+                    request, agent, form.cleaned_data["endpoint"], str(context["issued"])
+                )
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
         return _shown_once(request, context)
 
 
 def own_token(request: HttpRequest, admin: RecordAdmin) -> HttpResponse:
-    """The page behind "Add" of the list of tokens: one with which a program acts as this very person, and as nobody else."""
+    """The page behind "Add" of the list of tokens: one with which a program acts as this very
+    person, and as nobody else."""
     form = LifeForm(request.POST if request.method == "POST" else None)
     context = admin.admin_site.each_context(request) | {
         "title": gettext("Create a token of your own"),
@@ -93,7 +100,9 @@ def own_token(request: HttpRequest, admin: RecordAdmin) -> HttpResponse:
     }
     if form.is_valid():
         try:
-            context["token"], context["issued"] = _issued(request, form, user=cast(User, request.user))
+            context["token"], context["issued"] = _issued(
+                request, form, user=cast(User, request.user)
+            )
         except SlipsnisseError as error:
             form.add_error(None, str(error))
     return _shown_once(request, context)
@@ -104,7 +113,11 @@ def _issued(
 ) -> tuple[Token, str]:
     life = timedelta(days=form.cleaned_data["days"])
     return tokens.issue_token(
-        name=form.cleaned_data["name"], actor=actor(request), agent=agent, user=user, expires_at=timezone.now() + life
+        name=form.cleaned_data["name"],
+        actor=actor(request),
+        agent=agent,
+        user=user,
+        expires_at=timezone.now() + life,
     )
 
 

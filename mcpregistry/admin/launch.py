@@ -27,7 +27,9 @@ class LaunchPage(ConfirmPage[Server]):
 
     def confirm(self, record: Server, *, shown: str, actor: str, user: object) -> str:
         server = lifecycle.confirm_launch(server=record, actor=actor, launch_hash=shown, user=user)
-        return gettext("{server} is active. {test}").format(server=server.slug, test=_tested(server, actor, user))
+        return gettext("{server} is active. {test}").format(
+            server=server.slug, test=_tested(server, actor, user)
+        )
 
     def facts(self, record: Server) -> dict[str, Any]:
         field = record._meta.get_field
@@ -36,7 +38,10 @@ class LaunchPage(ConfirmPage[Server]):
             "confirmed": record.lifecycle == Lifecycle.ACTIVE,
             "local": record.transport == Transport.STDIO,
             "folders": record.asks_roots,
-            "limits": [(field(name).verbose_name, value) for name, value in record.raised_limits().items()],  # type: ignore[union-attr]
+            "limits": [
+                (field(name).verbose_name, value)  # type: ignore[union-attr]
+                for name, value in record.raised_limits().items()
+            ],
         }
         facts["open_secrets"] = find_open_secrets(record)
         return facts | (_program(record) if facts["local"] else {"headers": sorted(record.headers)})
@@ -57,9 +62,13 @@ def _tested(server: Server, actor: str, user: Any) -> str:
 def _program(server: Server) -> dict[str, Any]:
     program = server.command[0] if server.command else ""
     return {
-        "env": shown_env(server.env).items(), "words": server.command, "program": program, "file": resolved(program),
-        "policy": server.sandbox_policy(), "protection": sandbox.protection_of(server),
-    }  # fmt: skip
+        "env": shown_env(server.env).items(),
+        "words": server.command,
+        "program": program,
+        "file": resolved(program),
+        "policy": server.sandbox_policy(),
+        "protection": sandbox.protection_of(server),
+    }
 
 
 def resolved(program: str) -> str:

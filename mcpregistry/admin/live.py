@@ -45,4 +45,6 @@ class LiveAdmin(RecordAdmin):
         if row is None or not self.has_view_permission(request, row):
             return HttpResponse(status=404)
         part = self.live_part(request, row, request.GET.get("part", ""))
-        return TemplateResponse(request, part.template, part.context, status=200 if part.goes_on else _NOTHING_MORE)
+        return TemplateResponse(
+            request, part.template, part.context, status=200 if part.goes_on else _NOTHING_MORE
+        )

@@ -1,4 +1,5 @@
-"""A form field for one server, agent or endpoint by its name: selected from few, typed and found of many."""
+"""A form field for one server, agent or endpoint by its name: selected from few, typed and found of
+many."""
 
 from __future__ import annotations
 
@@ -16,17 +17,23 @@ from mcpregistry.admin.by_name import FEW
 
 
 class NameWidget(UnfoldAdminSelectWidget):
-    """The list while there are few records; of many, a field whose choices the page fetches while a name is typed."""
+    """The list while there are few records; of many, a field whose choices the page fetches while a
+    name is typed."""
 
     def __init__(self, kind: str, *, usable: bool) -> None:
         super().__init__()
-        self.kind, self.usable = kind, usable
+        self.kind = kind
+        self.usable = usable
 
-    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> Any:
+    def render(
+        self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
+    ) -> Any:
         """The widget as HTML."""
         if not self._has_many():
             return super().render(name, value, attrs, renderer)
-        context = forms.Widget.get_context(self, name, value, self._found_while_typing(name) | (attrs or {}))
+        context = forms.Widget.get_context(
+            self, name, value, self._found_while_typing(name) | (attrs or {})
+        )
         context["widget"] |= {"type": "search", "value": value or ""}
         field = self._render("django/forms/widgets/input.html", context, renderer)
         return format_html('{}<datalist id="names-of-{}"></datalist>', field, name)
@@ -50,13 +57,18 @@ class NameWidget(UnfoldAdminSelectWidget):
 
 
 class NameField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    """``kind`` is what the address "names" knows; ``usable``: ``rows`` are only the enabled ones that people made."""
+    """``kind`` is what the address "names" knows; ``usable``: ``rows`` are only the enabled ones
+    that people made."""
 
-    def __init__(self, kind: str, rows: QuerySet[Any], *, usable: bool = False, **options: Any) -> None:
+    def __init__(
+        self, kind: str, rows: QuerySet[Any], *, usable: bool = False, **options: Any
+    ) -> None:
         errors = {
             "invalid_choice": gettext(
                 'No {kind} named "%(value)s" can be chosen here. Type a part of its name to find it.'
             ).format(kind=kind)
         }
         widget = NameWidget(kind, usable=usable)
-        super().__init__(rows, to_field_name="slug", widget=widget, error_messages=errors, **options)
+        super().__init__(
+            rows, to_field_name="slug", widget=widget, error_messages=errors, **options
+        )

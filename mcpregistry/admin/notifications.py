@@ -44,17 +44,25 @@ class ChannelForm(RecordForm[Channel]):
     """A channel's fields; its secrets are written and never shown."""
 
     url = forms.CharField(
-        label=_("URL"), required=False, max_length=2_000, widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
-        help_text=_("Address of the webhook. For Slack, leave this field empty to use https://slack.com/api. The "
-        "address is stored encrypted."),
-    )  # fmt: skip
+        label=_("URL"),
+        required=False,
+        max_length=2_000,
+        widget=UnfoldAdminTextInputWidget(attrs={"class": "sn-code"}),
+        help_text=_(
+            "Address of the webhook. For Slack, leave this field empty to use https://slack.com/api. The "
+            "address is stored encrypted."
+        ),
+    )
     signing = SecretField(
-        label=_("Signing secret"), max_length=2_000,
-        help_text=_('For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy '
-        "the secret from the Basic Information page of the app. Without the secret, users cannot decide "
-        "on calls in Slack. The secret is stored encrypted and never shown. Leave this field empty to "
-        "keep the stored secret."),
-    )  # fmt: skip
+        label=_("Signing secret"),
+        max_length=2_000,
+        help_text=_(
+            'For a webhook, create a secret with: echo "whsec_$(openssl rand -base64 32)". For Slack, copy '
+            "the secret from the Basic Information page of the app. Without the secret, users cannot decide "
+            "on calls in Slack. The secret is stored encrypted and never shown. Leave this field empty to "
+            "keep the stored secret."
+        ),
+    )
     token = SecretField(
         label=_("Bot token"),
         max_length=2_000,
@@ -101,7 +109,15 @@ class ChannelAdmin(RecordAdmin):
     """Channels; the page hides the fields of other kinds (``channel_form.js``)."""
 
     form = ChannelForm
-    list_display = ("name", "kind", "enabled", "goes_to", "shown_filters", "open_count", "last_sent")
+    list_display = (
+        "name",
+        "kind",
+        "enabled",
+        "goes_to",
+        "shown_filters",
+        "open_count",
+        "last_sent",
+    )
     list_filter = ("kind", "enabled")
     search_fields = ("name",)
     autocomplete_fields = ("servers", "rules")
@@ -110,15 +126,25 @@ class ChannelAdmin(RecordAdmin):
         (_("Addresses"), {"fields": ("addresses",), "classes": ("sn-kind-email",)}),
         (
             _("Receiver"),
-            {"fields": ("url", "signing", "allowed_networks"), "classes": ("sn-kind-webhook", "sn-kind-slack")},
+            {
+                "fields": ("url", "signing", "allowed_networks"),
+                "classes": ("sn-kind-webhook", "sn-kind-slack"),
+            },
         ),
         (_("Slack"), {"fields": ("token", "room", "interactions"), "classes": ("sn-kind-slack",)}),
         (_("Events"), {"fields": ("events", "minimum_risk", "servers", "rules")}),
     )
     verbs = (
-        Verb("test", _("Send test message"), "change_channel", "send", _("Send one message to check whether it arrives."), _test,
-             applies=lambda channel: channel.enabled),
-    )  # fmt: skip
+        Verb(
+            "test",
+            _("Send test message"),
+            "change_channel",
+            "send",
+            _("Send one message to check whether it arrives."),
+            _test,
+            applies=lambda channel: channel.enabled,
+        ),
+    )
 
     class Media:
         js = ("mcpregistry/channel_form.js",)
@@ -137,7 +163,9 @@ class ChannelAdmin(RecordAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Whoever may only look sees where it goes, not the address itself."""
-        may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        may_write = (
+            self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        )
         if may_write:
             return self.fieldsets
         return ((None, {"fields": ("name", "kind", "enabled", "goes_to", "shown_filters")}),)
@@ -147,9 +175,12 @@ class ChannelAdmin(RecordAdmin):
 
     def save(self, request: HttpRequest, row: Channel, form: forms.ModelForm[Channel]) -> None:
         outbox.save_channel(
-            channel=row, actor=actor(request), access=form.access(), servers=form.cleaned_data["servers"],  # type: ignore[attr-defined]
+            channel=row,
+            actor=actor(request),
+            access=form.access(),  # type: ignore[attr-defined]
+            servers=form.cleaned_data["servers"],
             rules=form.cleaned_data["rules"],
-        )  # fmt: skip
+        )
 
     def remove(self, request: HttpRequest, row: Channel) -> None:
         outbox.delete_channel(channel=row, actor=actor(request))
@@ -172,11 +203,19 @@ class ChannelAdmin(RecordAdmin):
     def shown_filters(self, channel: Channel) -> str:
         parts = [", ".join(channel.events) or gettext("everything")]
         if channel.minimum_risk > 1:
-            parts.append(gettext("{risk} risk and above").format(risk=channel.get_minimum_risk_display()))
+            parts.append(
+                gettext("{risk} risk and above").format(risk=channel.get_minimum_risk_display())
+            )
         if servers := channel.servers.all():
-            parts.append(gettext("servers {names}").format(names=", ".join(server.slug for server in servers)))
+            parts.append(
+                gettext("servers {names}").format(
+                    names=", ".join(server.slug for server in servers)
+                )
+            )
         if chosen := channel.rules.all():
-            parts.append(gettext("rules {names}").format(names=", ".join(rule.name for rule in chosen)))
+            parts.append(
+                gettext("rules {names}").format(names=", ".join(rule.name for rule in chosen))
+            )
         return printable("; ".join(parts), 300)
 
     @display(description=_("pending deliveries"), ordering="owed")
@@ -192,19 +231,45 @@ class ChannelAdmin(RecordAdmin):
 class DeliveryAdmin(ReadOnlyAdmin):
     """The outbox: what each channel was or will be told, and how often it was tried."""
 
-    list_display = ("created_at", "channel", "event", "shown_state", "attempts", "response_code", "error", "next_at")
+    list_display = (
+        "created_at",
+        "channel",
+        "event",
+        "shown_state",
+        "attempts",
+        "response_code",
+        "error",
+        "next_at",
+    )
     list_filter = ("state", "event", "channel")
     list_select_related = ("channel",)
     search_fields = ("=uid", "=request__id", "channel__name", "last_error")
     search_help_text = _("ID of the message or request, channel, or error")
     fields = (
-        "channel", "event", "shown_state", "uid", "created_at", "ended_at", "attempts", "next_at", "give_up_at",
-        "response_code", "error", "shown_body",
-    )  # fmt: skip
+        "channel",
+        "event",
+        "shown_state",
+        "uid",
+        "created_at",
+        "ended_at",
+        "attempts",
+        "next_at",
+        "give_up_at",
+        "response_code",
+        "error",
+        "shown_body",
+    )
     verbs = (
-        Verb("redeliver", _("Send message again"), "change_channel", "replay", _("Send the message once more, with the same ID."), _redeliver,
-             applies=lambda delivery: delivery.next_at is None),
-    )  # fmt: skip
+        Verb(
+            "redeliver",
+            _("Send message again"),
+            "change_channel",
+            "replay",
+            _("Send the message once more, with the same ID."),
+            _redeliver,
+            applies=lambda delivery: delivery.next_at is None,
+        ),
+    )
     actions = ("redeliver_selected",)
 
     @display(description=_("state"), label=STATE_COLOURS)
@@ -227,9 +292,9 @@ class DeliveryAdmin(ReadOnlyAdmin):
             outbox.redeliver(delivery=delivery, actor=actor(request))
         self.message_user(
             request,
-            ngettext("{count} message is sent again.", "{count} messages are sent again.", len(ended)).format(
-                count=len(ended)
-            ),
+            ngettext(
+                "{count} message is sent again.", "{count} messages are sent again.", len(ended)
+            ).format(count=len(ended)),
         )
 
     def has_redeliver_permission(self, request: HttpRequest) -> bool:
@@ -246,7 +311,9 @@ class SlackIdentityAdmin(RecordAdmin):
     autocomplete_fields = ("user",)
     fields = ("user", ("team", "member"))
 
-    def save(self, request: HttpRequest, row: SlackIdentity, form: forms.ModelForm[SlackIdentity]) -> None:
+    def save(
+        self, request: HttpRequest, row: SlackIdentity, form: forms.ModelForm[SlackIdentity]
+    ) -> None:
         outbox.save_slack_identity(identity=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: SlackIdentity) -> None:

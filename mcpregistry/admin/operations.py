@@ -1,4 +1,5 @@
-"""What was seen of servers: live connections, tests and events. Written by processes, read by people."""
+"""What was seen of servers: live connections, tests and events. Written by processes, read by
+people."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ VERDICT_COLOURS = {"passed": "success", "failed": "danger", "running": "info", "
 class ConnectionAdmin(ReadOnlyAdmin):
     """Live connections, one row per process and server, as that process last reported it."""
 
-    list_display = ("server", "process", "shown_state", "since", "seen_at", "shown_protocol", "sessions", "pid")
+    list_display = (
+        "server",
+        "process",
+        "shown_state",
+        "since",
+        "seen_at",
+        "shown_protocol",
+        "sessions",
+        "pid",
+    )
     list_filter = ("state", by_name("server"))
     list_select_related = ("server",)
     search_fields = ("server__slug", "process")
@@ -73,14 +83,35 @@ class ConnectionAdmin(ReadOnlyAdmin):
 class ServerTestAdmin(ReadOnlyAdmin):
     """Tests of servers with their verdict, times and stderr."""
 
-    list_display = ("server", "shown_verdict", "requested_at", "took", "tool_count", "error_code", "requested_by")
+    list_display = (
+        "server",
+        "shown_verdict",
+        "requested_at",
+        "took",
+        "tool_count",
+        "error_code",
+        "requested_by",
+    )
     list_filter = ("verdict", by_name("server"))
     list_select_related = ("server", "requested_by")
     search_fields = ("server__slug", "error_code", "error")
     fields = (
-        "server", "shown_verdict", "requested_by", "requested_at", "started_at", "finished_at", "took", "steps",
-        "shown_protocol", "tool_count", "left_out", "called", "error_code", "shown_error", "stderr",
-    )  # fmt: skip
+        "server",
+        "shown_verdict",
+        "requested_by",
+        "requested_at",
+        "started_at",
+        "finished_at",
+        "took",
+        "steps",
+        "shown_protocol",
+        "tool_count",
+        "left_out",
+        "called",
+        "error_code",
+        "shown_error",
+        "stderr",
+    )
 
     @display(description=_("result"), label=VERDICT_COLOURS)
     def shown_verdict(self, test: ServerTest) -> str:
@@ -94,7 +125,9 @@ class ServerTestAdmin(ReadOnlyAdmin):
 
     @display(description=_("steps"))
     def steps(self, test: ServerTest) -> str:
-        return ", ".join(f"{printable(step, 40)} {milliseconds(took)}" for step, took in test.timings.items())
+        return ", ".join(
+            f"{printable(step, 40)} {milliseconds(took)}" for step, took in test.timings.items()
+        )
 
     @display(description=_("protocol version"), empty_value="-")
     def shown_protocol(self, test: ServerTest) -> str:

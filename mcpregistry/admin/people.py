@@ -20,7 +20,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
-from unfold.forms import AdminOwnPasswordChangeForm, AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.forms import (
+    AdminOwnPasswordChangeForm,
+    AdminPasswordChangeForm,
+    UserChangeForm,
+    UserCreationForm,
+)
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from mcpregistry.admin.concurrent_edits import ConcurrentAdmin, ConcurrentForm
@@ -36,7 +41,9 @@ admin.site.unregister(Group)
 
 _HELP = {
     "groups": _("Groups that the user has in addition to the role."),
-    "is_superuser": _("A superuser can do everything, whatever their role. If possible, use the role admin instead."),
+    "is_superuser": _(
+        "A superuser can do everything, whatever their role. If possible, use the role admin instead."
+    ),
     "is_active": _("If disabled, the user cannot log in, and their tokens are refused."),
 }
 _NO_VERSIONS = _(
@@ -78,7 +85,9 @@ class PersonForm(ConcurrentForm, UserChangeForm):
         cleaned = super().clean() or self.cleaned_data
         groups = [*cleaned.get("groups", ()), *Group.objects.filter(name=cleaned.get("role") or "")]
         cleaned["groups"] = groups
-        self.instance.is_staff = bool(groups or cleaned.get("is_superuser") or cleaned.get("user_permissions"))
+        self.instance.is_staff = bool(
+            groups or cleaned.get("is_superuser") or cleaned.get("user_permissions")
+        )
         return cast(dict[str, Any], cleaned)
 
 
@@ -97,12 +106,16 @@ _SetPassword: Any = SetPasswordMixin
 
 
 class _PasswordOnly(_SetPassword):
-    """Saves only the password. The account can be disabled while the password is hashed, and must stay disabled.
+    """Saves only the password. The account can be disabled while the password is hashed, and must
+    stay disabled.
 
-    In one transaction with what follows from it: the audit entry, and the end of the person's tokens.
+    In one transaction with what follows from it: the audit entry, and the end of the person's
+    tokens.
     """
 
-    def set_password_and_save(self, user: Any, *args: Any, commit: bool = True, **kwargs: Any) -> Any:
+    def set_password_and_save(
+        self, user: Any, *args: Any, commit: bool = True, **kwargs: Any
+    ) -> Any:
         user = super().set_password_and_save(user, *args, commit=False, **kwargs)
         if commit:
             with transaction.atomic():
@@ -118,7 +131,9 @@ class OwnPasswordForm(_PasswordOnly, AdminOwnPasswordChangeForm):
     """The password of the person who is logged in."""
 
 
-def change_own_password(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+def change_own_password(
+    request: HttpRequest, extra_context: dict[str, Any] | None = None
+) -> HttpResponse:
     """Unfold's page for one's own password, with our form."""
     request.current_app = admin.site.name
     view = PasswordChangeView.as_view(
@@ -129,11 +144,13 @@ def change_own_password(request: HttpRequest, extra_context: dict[str, Any] | No
     return cast(HttpResponse, view(request))
 
 
-admin.site.password_change = change_own_password  # type: ignore[method-assign, assignment]  # Unfold has no setting for the form
+# Unfold has no setting for the form
+admin.site.password_change = change_own_password  # type: ignore[method-assign, assignment]
 
 
 @admin.register(User)
-class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not to be subscripted at run time
+# not to be subscripted at run time
+class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
     """Django's own page for people, with one field for what they may do."""
 
     form = PersonForm
@@ -146,7 +163,10 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
     fieldsets = (
         (None, {"fields": ("username", "password")}),
         (_("Role"), {"fields": ("role", "is_active")}),
-        (_("Personal data"), {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))}),
+        (
+            _("Personal data"),
+            {"fields": (("first_name", "last_name"), "email", ("last_login", "date_joined"))},
+        ),
         (
             _("Additional permissions"),
             {"classes": ("collapse",), "fields": ("groups", "is_superuser", "user_permissions")},
@@ -155,7 +175,9 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
     add_fieldsets = ((None, {"fields": ("username", "role", "password1", "password2")}),)
 
     def get_queryset(self, request: Any) -> Any:
-        return super().get_queryset(request).prefetch_related("groups").select_related("second_factor")
+        return (
+            super().get_queryset(request).prefetch_related("groups").select_related("second_factor")
+        )
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Deleted:
         """Without the rows of memberships and permissions, which have no names."""
@@ -181,11 +203,15 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """What the audit log tells of the account: accounts have no versions, and nothing of them is put back."""
+        """What the audit log tells of the account: accounts have no versions, and nothing of them
+        is put back."""
         user = cast(User | None, self.get_object(request, object_id))
         if user is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        if not (self.has_view_permission(request, user) and request.user.has_perm("mcpregistry.view_auditentry")):
+        if not (
+            self.has_view_permission(request, user)
+            and request.user.has_perm("mcpregistry.view_auditentry")
+        ):
             raise PermissionDenied
         return history_page(self, request, user, account_history(user), {"note": _NO_VERSIONS})
 
@@ -199,26 +225,34 @@ class UserAdmin(ConcurrentAdmin, DjangoUserAdmin, ModelAdmin):  # type: ignore[t
         factor = getattr(user, "second_factor", None)
         return "enabled" if factor is not None and factor.confirmed_at else "disabled"
 
-    @admin.action(description=_("Reset the second factor of the selected users"), permissions=["change"])
+    @admin.action(
+        description=_("Reset the second factor of the selected users"), permissions=["change"]
+    )
     def reset_second_factor(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
-        """Of people who have lost it; they log in with their password until they have set up another."""
+        """Of people who have lost it; they log in with their password until they have set up
+        another."""
         for user in chosen:
             try:
                 gone = second_factor.reset(user, by=cast(User, request.user))
             except SlipsnisseError as error:
-                self.message_user(request, f"{user}: {error.message} {error.remedy}", messages.ERROR)
+                self.message_user(
+                    request, f"{user}: {error.message} {error.remedy}", messages.ERROR
+                )
             else:
                 said = (
                     gettext("{user} no longer has a second factor.")
                     if gone
                     else gettext("{user} had no second factor.")
                 )
-                self.message_user(request, said.format(user=user), messages.SUCCESS if gone else messages.INFO)
+                self.message_user(
+                    request, said.format(user=user), messages.SUCCESS if gone else messages.INFO
+                )
 
 
 @admin.register(Group)
 class GroupAdmin(ConcurrentAdmin, DjangoGroupAdmin, VersionsAdmin):
-    """The four roles get their permissions anew at every migrate; other groups are yours, and have versions."""
+    """The four roles get their permissions anew at every migrate; other groups are yours, and have
+    versions."""
 
     form = ConcurrentForm
 

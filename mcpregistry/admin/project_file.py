@@ -1,4 +1,5 @@
-"""Pages of project files: the servers that directories declare, and buttons to confirm them and to take that back."""
+"""Pages of project files: the servers that directories declare, and buttons to confirm them and to
+take that back."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from mcpregistry.models import ProjectFile
 from mcpregistry.models.project_file import SHORT
 from mcpregistry.services.exchange import projects
 
-STATE_COLOURS = {"confirmed": "success", "starting": "info", "waiting": "warning", "unusable": "danger"}
+STATE_COLOURS = {
+    "confirmed": "success",
+    "starting": "info",
+    "waiting": "warning",
+    "unusable": "danger",
+}
 
 
 class ConfirmProjectPage(ConfirmPage[ProjectFile]):
@@ -32,7 +38,9 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
     permissions = projects.MAY_CONFIRM
 
     def title(self, record: ProjectFile) -> str:
-        return gettext("Confirm the servers of {directory}").format(directory=printable(record.directory, 200))
+        return gettext("Confirm the servers of {directory}").format(
+            directory=printable(record.directory, 200)
+        )
 
     def facts(self, record: ProjectFile) -> dict[str, Any]:
         return projects.facts_of(record) | {
@@ -63,28 +71,61 @@ def _consequences(rows: Sequence[ProjectFile]) -> list[str]:
 
 def _take_back(request: HttpRequest, row: ProjectFile) -> str:
     projects.take_back_project(project=row, actor=actor(request))
-    return gettext("The confirmation of {directory} is revoked.").format(directory=printable(row.directory, 200))
+    return gettext("The confirmation of {directory} is revoked.").format(
+        directory=printable(row.directory, 200)
+    )
 
 
 @admin.register(ProjectFile)
 class ProjectFileAdmin(ReadOnlyAdmin):
     """The files of directories in which hosts were started with ``runmcp --workspace``."""
 
-    list_display = ("directory", "state", "hash", "shown_servers", "confirmed_as", "confirmed_at", "seen_at")
+    list_display = (
+        "directory",
+        "state",
+        "hash",
+        "shown_servers",
+        "confirmed_as",
+        "confirmed_at",
+        "seen_at",
+    )
     list_filter = (by_name("agent", "agent_slug"), by_name("endpoint", "endpoint_slug"))
     search_fields = ("directory", "path", "content", "confirmed_as")
     ordering = ("directory",)
-    fields = ("path", "endpoint_slug", "agent_slug", "seen_at", "confirmed_as", "confirmed_at", "confirmed")
+    fields = (
+        "path",
+        "endpoint_slug",
+        "agent_slug",
+        "seen_at",
+        "confirmed_as",
+        "confirmed_at",
+        "confirmed",
+    )
     change_form_outer_before_template = "admin/mcpregistry/project_file.html"
     actions = ("take_back_selected",)
     verbs = (
-        Verb("confirm", _("Confirm file"), "confirm_server", "verified_user",
-             _("Check what would be started, then confirm it."),
-             page="mcpregistry_projectfile_confirm", applies=lambda row: row.state == "waiting", style="primary"),
-        Verb("take-back", _("Revoke confirmation"), "confirm_server", "undo",
-             _("Stop the servers of the file until it is confirmed again."), _take_back,
-             applies=lambda row: bool(row.confirmed), asks=lambda row: _consequences([row]), style="danger"),
-    )  # fmt: skip
+        Verb(
+            "confirm",
+            _("Confirm file"),
+            "confirm_server",
+            "verified_user",
+            _("Check what would be started, then confirm it."),
+            page="mcpregistry_projectfile_confirm",
+            applies=lambda row: row.state == "waiting",
+            style="primary",
+        ),
+        Verb(
+            "take-back",
+            _("Revoke confirmation"),
+            "confirm_server",
+            "undo",
+            _("Stop the servers of the file until it is confirmed again."),
+            _take_back,
+            applies=lambda row: bool(row.confirmed),
+            asks=lambda row: _consequences([row]),
+            style="danger",
+        ),
+    )
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm("mcpregistry.delete_projectfile"))
@@ -98,13 +139,24 @@ class ProjectFileAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(ConfirmProjectPage(self))
-        return [path("<path:object_id>/confirm/", view, name=self._name("confirm")), *super().get_urls()]
+        return [
+            path("<path:object_id>/confirm/", view, name=self._name("confirm")),
+            *super().get_urls(),
+        ]
 
     def overview(self, request: HttpRequest, row: ProjectFile) -> dict[str, Any]:
-        return {"project": projects.facts_of(row) | {"state": row.state, "colour": STATE_COLOURS[row.state]}}
+        return {
+            "project": projects.facts_of(row)
+            | {"state": row.state, "colour": STATE_COLOURS[row.state]}
+        }
 
     @admin.action(description=_("Revoke the selected confirmations"), permissions=["take_back"])
-    @asks_first(_consequences, label=_("Revoke confirmations"), icon="undo", bound_to=lambda row: row.confirmed)
+    @asks_first(
+        _consequences,
+        label=_("Revoke confirmations"),
+        icon="undo",
+        bound_to=lambda row: row.confirmed,
+    )
     def take_back_selected(self, request: HttpRequest, queryset: QuerySet[ProjectFile]) -> None:
         for row in queryset.exclude(confirmed=""):
             self.message_user(request, _take_back(request, row))

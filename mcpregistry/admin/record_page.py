@@ -1,4 +1,5 @@
-"""A page about one record beside its form: who opens it needs the record and its permissions, then the page shows itself."""
+"""A page about one record beside its form: who opens it needs the record and its permissions, then
+the page shows itself."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ Record = TypeVar("Record", bound=Model)
 
 
 class RecordPage(Generic[Record]):
-    """A view of ``RecordAdmin``, which gives it records and addresses. ``permissions``: all of them are needed."""
+    """A view of ``RecordAdmin``, which gives it records and addresses. ``permissions``: all of them
+    are needed."""
 
     permissions: ClassVar[tuple[str, ...]]
 

@@ -27,10 +27,18 @@ from mcpregistry.models.registry import OFFERED
 from mcpregistry.services.registry import adding, sources, takebacks
 
 STATUS_COLOURS = {
-    Status.ACTIVE.value: "success", Status.DEPRECATED.value: "warning", Status.DELETED.value: "danger",
+    Status.ACTIVE.value: "success",
+    Status.DEPRECATED.value: "warning",
+    Status.DELETED.value: "danger",
     Status.GONE.value: "danger",
-}  # fmt: skip
-STATE_COLOURS = {"reading": "info", "waiting": "info", "failed": "danger", "read": "success", "not read yet": "warning"}
+}
+STATE_COLOURS = {
+    "reading": "info",
+    "waiting": "info",
+    "failed": "danger",
+    "read": "success",
+    "not read yet": "warning",
+}
 
 
 _STORED = _(
@@ -47,12 +55,22 @@ class SourceForm(RecordForm[RegistrySource]):
 
     token = SecretField(max_length=sources.MOST_TOKEN)
     remove_token = forms.BooleanField(
-        required=False, label=_("Remove the stored token"), widget=UnfoldBooleanSwitchWidget,
-    )  # fmt: skip
+        required=False,
+        label=_("Remove the stored token"),
+        widget=UnfoldBooleanSwitchWidget,
+    )
 
     class Meta:
         model = RegistrySource
-        fields = ("slug", "base_url", "by_clock", "propose_versions", "disable_deleted", "allowed_networks", "token")
+        fields = (
+            "slug",
+            "base_url",
+            "by_clock",
+            "propose_versions",
+            "disable_deleted",
+            "allowed_networks",
+            "token",
+        )
         help_texts = {
             "base_url": _(
                 "Address of the registry without /v0.1. The official one is https://registry.modelcontextprotocol.io."
@@ -89,25 +107,49 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     list_filter = ("by_clock",)
     search_fields = ("slug", "base_url")
     fieldsets = (
-        (None, {"fields": ("slug", "base_url", "token", "by_clock", "propose_versions", "disable_deleted")}),
+        (
+            None,
+            {
+                "fields": (
+                    "slug",
+                    "base_url",
+                    "token",
+                    "by_clock",
+                    "propose_versions",
+                    "disable_deleted",
+                )
+            },
+        ),
         (_("Private networks"), {"fields": ("allowed_networks",), "classes": ("collapse",)}),
     )
     change_form_outer_before_template = "admin/mcpregistry/registry.html"
     verbs = (
-        Verb("sync", _("Sync registry"), "sync_registrysource", "sync", _("Read the registry again now."), _sync, style="primary",
-             applies=lambda row: sources.state_of(row) not in ("reading", "waiting")),
-    )  # fmt: skip
+        Verb(
+            "sync",
+            _("Sync registry"),
+            "sync_registrysource",
+            "sync",
+            _("Read the registry again now."),
+            _sync,
+            style="primary",
+            applies=lambda row: sources.state_of(row) not in ("reading", "waiting"),
+        ),
+    )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Only a stored token can be removed; whoever may only look sees no field for one."""
-        may_write = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        may_write = (
+            self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        )
         (title, facts), *others = self.fieldsets
         shown: list[Any] = [name for name in facts["fields"] if may_write or name != "token"]
         if may_write and obj is not None and obj.sealed_token:
             shown[shown.index("token")] = ("token", "remove_token")
         return [(title, {"fields": shown}), *others]
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
         """The fields that the form makes itself are none of the model's."""
         return super().get_form(request, obj, change, **kwargs | {"fields": SourceForm.Meta.fields})
 
@@ -133,19 +175,27 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
 
     def live_part(self, request: HttpRequest, row: Any, name: str) -> Part:
         stand = _stand(row)
-        return Part("admin/mcpregistry/registry_state.html", stand | {"ended": not stand["goes_on"]}, stand["goes_on"])
+        return Part(
+            "admin/mcpregistry/registry_state.html",
+            stand | {"ended": not stand["goes_on"]},
+            stand["goes_on"],
+        )
 
 
 def _stand(row: Any) -> dict[str, Any]:
     state = sources.state_of(row)
     return {
-        "source": row, "state": state, "state_colour": STATE_COLOURS[state], "goes_on": state in ("reading", "waiting"),
+        "source": row,
+        "state": state,
+        "state_colour": STATE_COLOURS[state],
+        "goes_on": state in ("reading", "waiting"),
         "count": row.offers,
-    }  # fmt: skip
+    }
 
 
 class NewestFilter(admin.SimpleListFilter):
-    """The newest version of each server that is not taken back, unless somebody wants the others too."""
+    """The newest version of each server that is not taken back, unless somebody wants the others
+    too."""
 
     title = _("versions")
     parameter_name = "versions"
@@ -172,7 +222,9 @@ class KindFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(each, each) for each in ("npm", "pypi", "remote", "oci", "mcpb")]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[RegistryEntry]) -> QuerySet[RegistryEntry]:
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[RegistryEntry]
+    ) -> QuerySet[RegistryEntry]:
         kind = self.value()
         return queryset.filter(kinds__contains=kind) if kind else queryset
 
@@ -181,7 +233,15 @@ class KindFilter(admin.SimpleListFilter):
 class RegistryEntryAdmin(ReadOnlyAdmin):
     """A search in what the registries list, and the way from an entry to a server of this site."""
 
-    list_display = ("name", "shown_title", "version", "kinds", "shown_status", "published_at", "source")
+    list_display = (
+        "name",
+        "shown_title",
+        "version",
+        "kinds",
+        "shown_status",
+        "published_at",
+        "source",
+    )
     list_filter = (NewestFilter, KindFilter, "source")
     list_select_related = ("source",)
     search_fields = ("name", "title", "description")
@@ -191,13 +251,18 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
     list_before_template = "admin/mcpregistry/registry_entries.html"
     change_form_outer_before_template = "admin/mcpregistry/registry_entry.html"
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         none_read = not RegistrySource.objects.filter(synced_at__isnull=False).exists()
         return super().changelist_view(request, (extra_context or {}) | {"none_read": none_read})
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(AddEntryPage(self))
-        return [path("<path:object_id>/add/<int:number>/", view, name=self._name("add_way")), *super().get_urls()]
+        return [
+            path("<path:object_id>/add/<int:number>/", view, name=self._name("add_way")),
+            *super().get_urls(),
+        ]
 
     @display(description=_("description"))
     def shown_title(self, row: RegistryEntry) -> str:
@@ -210,13 +275,18 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
     def overview(self, request: HttpRequest, row: RegistryEntry) -> dict[str, Any]:
         open_to = row.status in OFFERED
         return {
-            "entry": row, "status_colour": STATUS_COLOURS[row.status], "open_to": open_to,
+            "entry": row,
+            "status_colour": STATUS_COLOURS[row.status],
+            "open_to": open_to,
             "ways": [
-                (way, _address(request, row, number, way) if open_to else "") for number, way in enumerate(adding.ways_here(row))
+                (way, _address(request, row, number, way) if open_to else "")
+                for number, way in enumerate(adding.ways_here(row))
             ],
             "servers": takebacks.servers_of(row),
-            "others": row.source.entries.filter(name=row.name).exclude(pk=row.pk).order_by("-published_at")[:20],
-        }  # fmt: skip
+            "others": row.source.entries.filter(name=row.name)
+            .exclude(pk=row.pk)
+            .order_by("-published_at")[:20],
+        }
 
 
 def _address(request: HttpRequest, row: RegistryEntry, number: int, way: Way) -> str:

@@ -1,4 +1,5 @@
-"""The parts of a result as a page shows them: texts, pictures, links and the rest. What a server sent is never trusted."""
+"""The parts of a result as a page shows them: texts, pictures, links and the rest. What a server
+sent is never trusted."""
 
 from __future__ import annotations
 
@@ -8,13 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MOST_PARTS, MOST_PICTURE = 50, 2_000_000  # parts shown; characters of a picture's base64
-_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # none that can hold a script
+# parts shown; characters of a picture's base64
+MOST_PARTS = 50
+MOST_PICTURE = 2_000_000
+# none that can hold a script
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: ``kind`` as MCP names it, its ``text``, or the ``picture`` as a data address; ``about`` says what it is."""
+    """One part: ``kind`` as MCP names it, its ``text``, or the ``picture`` as a data address;
+    ``about`` says what it is."""
 
     kind: str
     text: str = ""
@@ -39,14 +44,16 @@ def _part(said: Any) -> Part:
         return Part(inner.kind, inner.text, inner.picture, f"{said['role']} {inner.about}".strip())
     held = said.get("resource") if said.get("type") == "resource" else said
     held = held if isinstance(held, Mapping) else {}
-    kind, about = str(said.get("type") or "resource"), str(held.get("uri") or "")
+    kind = str(said.get("type") or "resource")
+    about = str(held.get("uri") or "")
     if isinstance(held.get("text"), str):
         return Part(kind, held["text"], about=about)
     return _data(kind, about, held)
 
 
 def _data(kind: str, about: str, held: Mapping[str, Any]) -> Part:
-    data, mime = held.get("data", held.get("blob")), str(held.get("mimeType") or "")
+    data = held.get("data", held.get("blob"))
+    mime = str(held.get("mimeType") or "")
     if not isinstance(data, str):
         return Part(kind, str(held.get("title") or held.get("name") or ""), about=about)
     about = f"{about} {mime or 'bytes'}, about {len(data) * 3 // 4:,} bytes".strip()

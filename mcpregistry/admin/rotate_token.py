@@ -48,8 +48,12 @@ class RotateTokenPage(RecordPage[Token]):
             raise PermissionDenied(gettext("Only the owner of a token can view its value."))
         form = RotateForm(request.POST if request.method == "POST" else None)
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Rotate {token}…").format(token=old.prefix), "opts": self.admin.opts, "old": old, "original": old, "form": form,
-        }  # fmt: skip
+            "title": gettext("Rotate {token}…").format(token=old.prefix),
+            "opts": self.admin.opts,
+            "old": old,
+            "original": old,
+            "form": form,
+        }
         if form.is_valid():
             overlap = timedelta(hours=int(form.cleaned_data["hours"]))
             try:
@@ -64,7 +68,8 @@ class RotateTokenPage(RecordPage[Token]):
 
 
 def may_be_shown(token: Token, request: HttpRequest) -> bool:
-    """Whether this person may see the text of the token's successor: an agent's, or one of their own."""
+    """Whether this person may see the text of the token's successor: an agent's, or one of their
+    own."""
     return token.user_id in (None, request.user.pk)
 
 

@@ -46,8 +46,12 @@ class PolicyRuleForm(RecordForm[PolicyRule]):
         }
         help_texts = {
             "name": _("Shown to agents and approvers when the rule decides."),
-            "enabled": _("If disabled, the rule has no effect. You can still try it on past calls."),
-            "draft": _("A draft has no effect until you enable it. After you save it, you see what it would change."),
+            "enabled": _(
+                "If disabled, the rule has no effect. You can still try it on past calls."
+            ),
+            "draft": _(
+                "A draft has no effect until you enable it. After you save it, you see what it would change."
+            ),
             "tool": _(
                 "The tool that the rule is for. If empty, the rule applies to all tools of the selected server, "
                 "or to the tools of all servers if no server is selected."
@@ -70,7 +74,9 @@ def initial_of(rule: PolicyRule) -> dict[str, Any]:
     """An unsaved rule as the form of a new one begins with it."""
     names = ("name", "draft", "outcome", "priority", "condition")
     related = ("agent", "endpoint", "server", "tool")
-    return {name: getattr(rule, name) for name in names} | {name: getattr(rule, f"{name}_id") for name in related}
+    return {name: getattr(rule, name) for name in names} | {
+        name: getattr(rule, f"{name}_id") for name in related
+    }
 
 
 def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
@@ -81,23 +87,28 @@ def _with(rule: PolicyRule, values: dict[str, Any]) -> PolicyRule:
 
 def _make_live(request: HttpRequest, rule: PolicyRule) -> str:
     rules.make_live(rule=rule, actor=actor(request))
-    return gettext('The rule "{name}" is enabled. This takes effect in all processes within a second.').format(
-        name=printable(rule.name, 200)
-    )
+    return gettext(
+        'The rule "{name}" is enabled. This takes effect in all processes within a second.'
+    ).format(name=printable(rule.name, 200))
 
 
 def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
     rules.switch_rule(rule=rule, enabled=enabled, actor=actor(request))
     if enabled:
-        text = gettext('The rule "{name}" is enabled. This takes effect in all processes within a second.')
+        text = gettext(
+            'The rule "{name}" is enabled. This takes effect in all processes within a second.'
+        )
     else:
-        text = gettext('The rule "{name}" is disabled. This takes effect in all processes within a second.')
+        text = gettext(
+            'The rule "{name}" is disabled. This takes effect in all processes within a second.'
+        )
     return text.format(name=printable(rule.name, 200))
 
 
 @admin.register(PolicyRule)
 class PolicyRuleAdmin(AsksWhenSwitchedOff):
-    """Policy rules, with pages to try one on past calls and to ask why a call would be decided so."""
+    """Policy rules, with pages to try one on past calls and to ask why a call would be decided
+    so."""
 
     form = PolicyRuleForm
     list_display = ("name", "shown_outcome", "priority", "about", "shown_condition", "shown_use")
@@ -116,30 +127,68 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     change_form_outer_before_template = "admin/mcpregistry/rule.html"
     fieldsets = (
         (None, {"fields": ("name", ("enabled", "draft"), ("outcome", "priority"))}),
-        (_("Matching calls"), {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")}),
+        (
+            _("Matching calls"),
+            {"fields": (("server", "tool"), ("agent", "endpoint"), "expert", "condition")},
+        ),
         (
             _("Approval"),
-            {"fields": (("approvers", "quorum"), ("decide_seconds", "execute_seconds"), "refusal_seconds",
-                        "requester_may_confirm", "run_if_caller_left")},
+            {
+                "fields": (
+                    ("approvers", "quorum"),
+                    ("decide_seconds", "execute_seconds"),
+                    "refusal_seconds",
+                    "requester_may_confirm",
+                    "run_if_caller_left",
+                )
+            },
         ),
         (_("Note"), {"fields": ("note",)}),
-    )  # fmt: skip
+    )
     verbs = (
-        Verb("try", _("Try on past calls"), "view_policyrule", "replay",
-             _("Show which past calls the rule would have held, denied or allowed."),
-             page="mcpregistry_policyrule_try_one"),
-        Verb("live", _("Enable draft"), "change_policyrule", "play_arrow", _("Let the draft take effect."), _make_live,
-             applies=lambda rule: rule.draft),
-        Verb("enable", _("Enable rule"), "change_policyrule", "play_arrow", _("Let the rule take effect."),
-             lambda request, rule: _switch(request, rule, True), applies=lambda rule: not rule.enabled and not rule.draft),
-        Verb("disable", _("Disable rule"), "change_policyrule", "block", _("The rule has no effect until you enable it again."),
-             lambda request, rule: _switch(request, rule, False), applies=lambda rule: rule.live,
-             asks=lambda rule: consequences.switching_off([rule])),
-    )  # fmt: skip
+        Verb(
+            "try",
+            _("Try on past calls"),
+            "view_policyrule",
+            "replay",
+            _("Show which past calls the rule would have held, denied or allowed."),
+            page="mcpregistry_policyrule_try_one",
+        ),
+        Verb(
+            "live",
+            _("Enable draft"),
+            "change_policyrule",
+            "play_arrow",
+            _("Let the draft take effect."),
+            _make_live,
+            applies=lambda rule: rule.draft,
+        ),
+        Verb(
+            "enable",
+            _("Enable rule"),
+            "change_policyrule",
+            "play_arrow",
+            _("Let the rule take effect."),
+            lambda request, rule: _switch(request, rule, True),
+            applies=lambda rule: not rule.enabled and not rule.draft,
+        ),
+        Verb(
+            "disable",
+            _("Disable rule"),
+            "change_policyrule",
+            "block",
+            _("The rule has no effect until you enable it again."),
+            lambda request, rule: _switch(request, rule, False),
+            applies=lambda rule: rule.live,
+            asks=lambda rule: consequences.switching_off([rule]),
+        ),
+    )
 
     def may(self, request: HttpRequest, verb: Verb, row: Any) -> bool:
         """Trying a rule shows arguments of calls."""
-        return super().may(request, verb, row) and (verb.name != "try" or request.user.has_perm(MAY_SEE_CALLS))
+        return super().may(request, verb, row) and (
+            verb.name != "try" or request.user.has_perm(MAY_SEE_CALLS)
+        )
 
     def switching_off(self, row: PolicyRule) -> list[str]:
         return consequences.switching_off([row]) if row.live else []
@@ -150,7 +199,11 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
             path("try/", secured(TryRulePage(self)), name="mcpregistry_policyrule_try"),
             path("why/", secured(WhyPage(self)), name="mcpregistry_policyrule_why"),
             path("starter/", secured(self.starter_view), name="mcpregistry_policyrule_starter"),
-            path("<int:object_id>/try/", secured(TryRulePage(self)), name="mcpregistry_policyrule_try_one"),
+            path(
+                "<int:object_id>/try/",
+                secured(TryRulePage(self)),
+                name="mcpregistry_policyrule_try_one",
+            ),
             *super().get_urls(),
         ]
 
@@ -165,9 +218,9 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
             return self._refused(request, error, back.url)
         self.message_user(
             request,
-            ngettext("{count} starter rule added.", "{count} starter rules added.", len(added)).format(
-                count=len(added)
-            ),
+            ngettext(
+                "{count} starter rule added.", "{count} starter rules added.", len(added)
+            ).format(count=len(added)),
             messages.SUCCESS,
         )
         return back
@@ -178,21 +231,28 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
             field.widget.attrs |= {"rows": 4, "spellcheck": "false", "autocomplete": "off"}
         return field
 
-    def save(self, request: HttpRequest, row: PolicyRule, form: forms.ModelForm[PolicyRule]) -> None:
+    def save(
+        self, request: HttpRequest, row: PolicyRule, form: forms.ModelForm[PolicyRule]
+    ) -> None:
         rules.save_rule(rule=row, actor=actor(request))
 
     def remove(self, request: HttpRequest, row: PolicyRule) -> None:
         rules.delete_rule(rule=row, actor=actor(request))
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Also what a call says (`?call=`): a draft about exactly such calls, which its author then widens."""
+        """Also what a call says (`?call=`): a draft about exactly such calls, which its author then
+        widens."""
         call = Invocation.objects.filter(pk=request.GET.get("call", "")).first()
         if call is None or not request.user.has_perm("mcpregistry.view_invocation"):
             return dict(super().get_changeform_initial_data(request))
         return initial_of(like(call))
 
-    def response_add(self, request: HttpRequest, obj: PolicyRule, *args: Any, **kwargs: Any) -> HttpResponse:
-        return self._on_to_trying(request, obj) or super().response_add(request, obj, *args, **kwargs)
+    def response_add(
+        self, request: HttpRequest, obj: PolicyRule, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        return self._on_to_trying(request, obj) or super().response_add(
+            request, obj, *args, **kwargs
+        )
 
     def response_change(self, request: HttpRequest, obj: PolicyRule) -> HttpResponse:
         return self._on_to_trying(request, obj) or super().response_change(request, obj)
@@ -205,7 +265,11 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
         return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
 
-    @display(description=_("state"), ordering="enabled", label={"enabled": "success", "draft": "info", "disabled": ""})
+    @display(
+        description=_("state"),
+        ordering="enabled",
+        label={"enabled": "success", "draft": "info", "disabled": ""},
+    )
     def shown_use(self, rule: PolicyRule) -> str:
         if rule.draft:
             return "draft"
@@ -217,7 +281,11 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
 
     @display(description=_("scope"))
     def about(self, rule: PolicyRule) -> str:
-        scope = [str(each) for each in (rule.tool or rule.server, rule.agent, rule.endpoint, rule.expert) if each]
+        scope = [
+            str(each)
+            for each in (rule.tool or rule.server, rule.agent, rule.endpoint, rule.expert)
+            if each
+        ]
         return printable(", ".join(scope), 120) or gettext("every call")
 
     @display(description=_("condition"))
@@ -258,7 +326,9 @@ class UsableFilter(admin.SimpleListFilter):
 
 
 def _usable(permit: Permit) -> bool:
-    return permit.revoked_at is None and permit.expires_at > timezone.now() and permit.uses_left != 0
+    return (
+        permit.revoked_at is None and permit.expires_at > timezone.now() and permit.uses_left != 0
+    )
 
 
 def _revoke(request: HttpRequest, permit: Permit) -> str:
@@ -270,7 +340,15 @@ def _revoke(request: HttpRequest, permit: Permit) -> str:
 class PermitAdmin(ReadOnlyAdmin):
     """Approvals given ahead. They come from the approval page; here they are seen and revoked."""
 
-    list_display = ("agent", "shown_tool", "shown_pins", "shown_state", "expires_at", "uses_left", "created_by")
+    list_display = (
+        "agent",
+        "shown_tool",
+        "shown_pins",
+        "shown_state",
+        "expires_at",
+        "uses_left",
+        "created_by",
+    )
     list_filter = (UsableFilter, by_name("agent"))
     list_select_related = ("agent", "tool__server", "created_by")
     search_fields = ("agent__slug", "tool__name", "tool__server__slug")
@@ -287,9 +365,18 @@ class PermitAdmin(ReadOnlyAdmin):
     )
     actions = ("revoke_selected",)
     verbs = (
-        Verb("revoke", _("Revoke permit"), "decide_approval", "block", _("Hold such calls again from now on."), _revoke,
-             applies=_usable, style="danger", asks=consequences.revoking_permit),
-    )  # fmt: skip
+        Verb(
+            "revoke",
+            _("Revoke permit"),
+            "decide_approval",
+            "block",
+            _("Hold such calls again from now on."),
+            _revoke,
+            applies=_usable,
+            style="danger",
+            asks=consequences.revoking_permit,
+        ),
+    )
 
     @display(description=_("tool"), ordering="tool__name")
     def shown_tool(self, permit: Permit) -> str:
@@ -297,7 +384,9 @@ class PermitAdmin(ReadOnlyAdmin):
 
     @display(description=_("arguments"))
     def shown_pins(self, permit: Permit) -> str:
-        pins = ", ".join(f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items())
+        pins = ", ".join(
+            f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items()
+        )
         return printable(pins, 200) or gettext("any arguments")
 
     @display(description=_("state"), label={"valid": "success", "ended": ""})
@@ -312,7 +401,9 @@ class PermitAdmin(ReadOnlyAdmin):
             permits.revoke(permit=permit, actor=actor(request))
         self.message_user(
             request,
-            ngettext("{count} permit revoked.", "{count} permits revoked.", count).format(count=count),
+            ngettext("{count} permit revoked.", "{count} permits revoked.", count).format(
+                count=count
+            ),
             messages.SUCCESS,
         )
 

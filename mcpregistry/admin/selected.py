@@ -1,4 +1,5 @@
-"""Actions on several rows of a list at once; a serious one first says what it will do and asks, as a record's button does."""
+"""Actions on several rows of a list at once; a serious one first says what it will do and asks, as
+a record's button does."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def asks_first(
 ) -> Callable[[Run], Run]:
     """An action of a list that runs when the person says yes to exactly these rows and sentences.
 
-    ``label`` is what the button says that does it; ``bound_to`` tells of a row what must be the same when they say yes.
-    Django gives the action its rows, and shows the page that it returns.
+    ``label`` is what the button says that does it; ``bound_to`` tells of a row what must be the
+    same when they say yes. Django gives the action its rows, and shows the page that it returns.
     """
 
     def asking(run: Run) -> Run:
@@ -41,11 +42,19 @@ def asks_first(
                 run(self, request, rows)
                 return None
             return question(
-                request, title=label, label=label, icon=icon, sentences=sentences, sure=sure,
-                back=request.get_full_path(), kept=_kept(request), opts=self.opts,
-            )  # fmt: skip
+                request,
+                title=label,
+                label=label,
+                icon=icon,
+                sentences=sentences,
+                sure=sure,
+                back=request.get_full_path(),
+                kept=_kept(request),
+                opts=self.opts,
+            )
 
-        return action  # type: ignore[return-value]  # Django's own: a page, or None to show the list again
+        # Django's own: a page, or None to show the list again
+        return action  # type: ignore[return-value]
 
     return asking
 

@@ -48,7 +48,9 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(word, word.capitalize()) for word in ("ready", "untested", "failing", "unavailable")]
+        return [
+            (word, word.capitalize()) for word in ("ready", "untested", "failing", "unavailable")
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         active = Q(lifecycle=Lifecycle.ACTIVE)
@@ -69,8 +71,14 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
 
     form = ServerForm
     list_display = (
-        "title_and_slug", "shown_state", "transport", "tool_count", "last_ok_at", "calls_24h", "error_rate",
-    )  # fmt: skip
+        "title_and_slug",
+        "shown_state",
+        "transport",
+        "tool_count",
+        "last_ok_at",
+        "calls_24h",
+        "error_rate",
+    )
     list_filter = ("lifecycle", StateFilter, "transport")
     search_fields = ("slug", "name", "description", "url")
     ordering = ("slug",)
@@ -95,11 +103,18 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
         (
             _("Process limits"),
             {
-                "fields": (("max_memory_mb", "max_processes"), ("max_cpu_seconds", "max_open_files"), "max_file_mb"),
+                "fields": (
+                    ("max_memory_mb", "max_processes"),
+                    ("max_cpu_seconds", "max_open_files"),
+                    "max_file_mb",
+                ),
                 "classes": ("sn-local",),
             },
         ),
-        (_("Address"), {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)}),
+        (
+            _("Address"),
+            {"fields": ("url", "headers", "allowed_networks"), "classes": ("sn-remote",)},
+        ),
         (
             _("Connection"),
             {
@@ -135,10 +150,16 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
         row.source = row.source or "admin"
         lifecycle.save_server(server=row, actor=actor(request), rights=request.user.has_perm)
 
-    def response_add(self, request: HttpRequest, obj: Server, post_url_continue: str | None = None) -> HttpResponse:
+    def response_add(
+        self, request: HttpRequest, obj: Server, post_url_continue: str | None = None
+    ) -> HttpResponse:
         """Redirect to the next step of the new server after *Save*."""
         answer = super().response_add(request, obj, post_url_continue)
-        if request.POST.keys() & {"_continue", "_addanother", "_popup"} or not self.has_view_permission(request, obj):
+        if request.POST.keys() & {
+            "_continue",
+            "_addanother",
+            "_popup",
+        } or not self.has_view_permission(request, obj):
             return answer
         return HttpResponseRedirect(reverse("admin:mcpregistry_server_set_up_step", args=[obj.pk]))
 
@@ -153,7 +174,9 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
     # The list
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
-        present = Count("tools", filter=Q(tools__present=True, tools__kind=Tool.Kind.TOOL), distinct=True)
+        present = Count(
+            "tools", filter=Q(tools__present=True, tools__kind=Tool.Kind.TOOL), distinct=True
+        )
         return super().get_queryset(request).annotate(tool_count=present)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -198,12 +221,17 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
         self._each(request, queryset, disable)
 
     def _each(
-        self, request: HttpRequest, queryset: QuerySet[Server], run: Callable[[HttpRequest, Server], str]
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Server],
+        run: Callable[[HttpRequest, Server], str],
     ) -> None:
         """One answer per server, so that one that refuses does not hide the others."""
         for server in queryset:
             try:
-                self.message_user(request, f"{server.slug}: {run(request, server)}", messages.SUCCESS)
+                self.message_user(
+                    request, f"{server.slug}: {run(request, server)}", messages.SUCCESS
+                )
             except SlipsnisseError as error:
                 self.message_user(request, f"{server.slug}: {error}", messages.ERROR)
 
@@ -213,7 +241,8 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        """Tools hold their approved definitions, so Django's own collector would refuse; the service knows better."""
+        """Tools hold their approved definitions, so Django's own collector would refuse; the
+        service knows better."""
         summary = [
             gettext(
                 "{server}: {tools} tools and prompts with their definitions, {grants} grants. The records of its calls are kept."
@@ -249,9 +278,12 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
         }
 
     def live_part(self, request: HttpRequest, row: Server, name: str) -> Part:
-        """The newest tests: while one goes on, its page follows it; then the whole page is read anew."""
+        """The newest tests: while one goes on, its page follows it; then the whole page is read
+        anew."""
         found = _tests(row)
-        return Part("admin/mcpregistry/server_tests.html", found | {"server": row}, found["testing"])
+        return Part(
+            "admin/mcpregistry/server_tests.html", found | {"server": row}, found["testing"]
+        )
 
 
 def _tests(server: Server) -> dict[str, Any]:
@@ -263,7 +295,9 @@ def _keeps_state(server: Server, tools: list[Tool]) -> list[str]:
     """Tools for which it had better not be shared by everybody."""
     if server.shared_by != SharedBy.EVERYBODY:
         return []
-    offered = ((tool.name, tool.latest.data) for tool in tools if tool.present and tool.latest is not None)
+    offered = (
+        (tool.name, tool.latest.data) for tool in tools if tool.present and tool.latest is not None
+    )
     return acting((name, _claims_to_read(data)) for name, data in offered)[:5]
 
 
@@ -274,14 +308,22 @@ def _claims_to_read(data: dict[str, Any]) -> bool:
 
 def _stderr(server: Server) -> str:
     """What the local process wrote last, from the connection or test that heard it last."""
-    heard = server.connections.exclude(stderr_tail="").order_by("-seen_at").values_list("stderr_tail", flat=True)
+    heard = (
+        server.connections.exclude(stderr_tail="")
+        .order_by("-seen_at")
+        .values_list("stderr_tail", flat=True)
+    )
     tested = server.tests.exclude(stderr_tail="").values_list("stderr_tail", flat=True)
     return heard.first() or tested.first() or ""
 
 
 def _log_lines(server: Server) -> str:
     """What it said last in log lines over MCP, to the process that heard it last."""
-    heard = server.connections.exclude(log_tail="").order_by("-seen_at").values_list("log_tail", flat=True)
+    heard = (
+        server.connections.exclude(log_tail="")
+        .order_by("-seen_at")
+        .values_list("log_tail", flat=True)
+    )
     return heard.first() or ""
 
 

@@ -1,4 +1,5 @@
-"""The form of a server: its fields by transport, its secrets write-only, every refusal at its field."""
+"""The form of a server: its fields by transport, its secrets write-only, every refusal at its
+field."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from mcpregistry.admin.fields import MASK, CommandField, NumbersField, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.domain.servers.launch import (
+    check_command,
+    check_env,
+    check_networks,
+    check_pairs,
+    check_url,
+)
 from mcpregistry.domain.servers.sandbox import check_paths, check_ports
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
@@ -21,15 +28,23 @@ from mcpregistry.services.servers.sandbox import usual_mode
 
 # What belongs to one kind of transport only; the page hides the rest, and saving empties it.
 LOCAL: dict[str, Callable[[], Any]] = {
-    "command": list, "cwd": str, "env": dict, "sandbox": lambda: "off", "sandbox_network": lambda: "all",
-    "sandbox_read": list, "sandbox_write": list, "sandbox_connect": list, "sandbox_listen": list,
+    "command": list,
+    "cwd": str,
+    "env": dict,
+    "sandbox": lambda: "off",
+    "sandbox_network": lambda: "all",
+    "sandbox_read": list,
+    "sandbox_write": list,
+    "sandbox_connect": list,
+    "sandbox_listen": list,
     **dict.fromkeys(BOUNDS, int),
-}  # fmt: skip
+}
 REMOTE: dict[str, Callable[[], Any]] = {"url": str, "headers": dict, "allowed_networks": list}
 
 
 class ServerForm(RecordForm[Server]):
-    """A server's fields. Those of the other kind of transport are emptied; sealed values are never shown."""
+    """A server's fields. Those of the other kind of transport are emptied; sealed values are never
+    shown."""
 
     command = CommandField(
         placeholder="uvx\nmcp-server-time",
@@ -107,7 +122,9 @@ class ServerForm(RecordForm[Server]):
     class Meta:
         model = Server
         fields = "__all__"
-        widgets = {"url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})}
+        widgets = {
+            "url": UnfoldAdminTextInputWidget(attrs={"placeholder": "https://example.com/mcp"})
+        }
         help_texts = {
             "transport": _(
                 "How this site starts or reaches the server. When you save, the fields of the other transports "
@@ -127,8 +144,12 @@ class ServerForm(RecordForm[Server]):
                 "Ports: the server can use only the TCP ports listed below, and no UDP. None: the server has no "
                 "network and cannot resolve names."
             ),
-            "url": _("Address of the server, without passwords or tokens. Put those into the headers."),
-            "description": _("What the server is for. This text is shown on the pages of this site."),
+            "url": _(
+                "Address of the server, without passwords or tokens. Put those into the headers."
+            ),
+            "description": _(
+                "What the server is for. This text is shown on the pages of this site."
+            ),
             "connect_mode": _("The time at which this site opens a connection to the server."),
             "protocol_mode": (
                 _(
@@ -181,9 +202,13 @@ class ServerForm(RecordForm[Server]):
             return {}
         if transport == Transport.STDIO:
             return {
-                "command": check_command, "env": check_env, "sandbox_read": check_paths, "sandbox_write": check_paths,
-                "sandbox_connect": check_ports, "sandbox_listen": check_ports,
-            }  # fmt: skip
+                "command": check_command,
+                "env": check_env,
+                "sandbox_read": check_paths,
+                "sandbox_write": check_paths,
+                "sandbox_connect": check_ports,
+                "sandbox_listen": check_ports,
+            }
         schemes = SCHEMES[Transport(transport)]
         return {
             "url": lambda url: check_url(url, schemes),

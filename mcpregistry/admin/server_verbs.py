@@ -27,7 +27,11 @@ def is_active(server: Server) -> bool:
 
 def is_unconfined(server: Server) -> bool:
     """For verbs that lead a running local server into its sandbox."""
-    return is_active(server) and server.transport == Transport.STDIO and not server.sandbox_policy().enforced
+    return (
+        is_active(server)
+        and server.transport == Transport.STDIO
+        and not server.sandbox_policy().enforced
+    )
 
 
 def is_draft(server: Server) -> bool:
@@ -51,7 +55,12 @@ def request_test(request: HttpRequest, server: Server) -> str:
 
 
 def _try_sandbox(request: HttpRequest, server: Server) -> str:
-    test = checks.request_test(server=server, actor=actor(request), user=request.user, in_sandbox=True)  # type: ignore[arg-type]
+    test = checks.request_test(
+        server=server,
+        actor=actor(request),
+        user=request.user,  # type: ignore[arg-type]
+        in_sandbox=True,
+    )
     return (
         gettext("The sandbox test has not started yet. {error}").format(error=test.error)
         if test.error
@@ -122,35 +131,139 @@ def disable(request: HttpRequest, server: Server) -> str:
 
 def _approve_all(request: HttpRequest, server: Server) -> str:
     count = decisions.approve_waiting(server=server, actor=actor(request), user=request.user)
-    return ngettext("{count} definition approved.", "{count} definitions approved.", count).format(count=count)
+    return ngettext("{count} definition approved.", "{count} definitions approved.", count).format(
+        count=count
+    )
 
 
 SERVER_VERBS = (
-    Verb("set-up", _("Set up server"), "view_server", "route", _("Continue with the next open step."),
-         page="mcpregistry_server_set_up_step", applies=is_unfinished),
-    Verb("confirm", _("Confirm launch"), MAY_CONFIRM, "verified_user", _("Check exactly what will run, then confirm it."),
-         page="mcpregistry_server_confirm", applies=is_draft, style="primary"),
-    Verb("test", _("Test server"), "test_server", "network_check", _("Connect, list the tools and measure the time."), request_test, applies=is_active, style="primary"),
-    Verb("try-sandbox", _("Test in the sandbox"), "test_server", "experiment",
-         _("Test the server as it would run in its sandbox. The running server is not affected."), _try_sandbox, applies=is_unconfined),
-    Verb("enforce-sandbox", _("Enable sandbox"), "change_server", "shield",
-         _("The server worked in the sandbox. Always run it there."),
-         _enforce_sandbox, applies=lambda server: is_unconfined(server) and sandbox.tried(server)),
-    Verb("keep-secrets", _("Store secrets as credentials"), "change_configuration", "key",
-         _("The command or address contains a secret that all users who can change servers can read."), _keep_secrets,
-         applies=open_secrets.has_open_secrets),
-    Verb("refresh", _("Refresh tools"), "test_server", "refresh", _("Read the list of tools again."), _refresh, applies=is_active),
-    Verb("connect", _("Connect server"), "test_server", "power", _("Connect to the server now."), _connect, applies=is_active),
-    Verb("disconnect", _("Disconnect server"), "test_server", "power_off", _("Close all connections. A new one is opened when it is needed."),
-         _disconnect, applies=is_active),
-    Verb("reconnect", _("Reconnect server"), "test_server", "restart_alt", _("Close all connections and open new ones."), _reconnect,
-         applies=is_active),
-    Verb("approve", _("Approve all definitions"), "approve_definition", "done_all",
-         _("Approve the newest definitions of all tools that wait for approval. Read them first."), _approve_all,
-         applies=lambda server: server.tools.waiting().exists(), asks=consequences.approving_waiting),
-    Verb("enable", _("Enable server"), "change_server", "play_arrow", _("Offer the tools of the server again."), enable,
-         applies=lambda server: server.lifecycle == Lifecycle.DISABLED, style="primary"),
-    Verb("disable", _("Disable server"), "change_server", "block", _("Stop offering the tools of the server."), disable,
-         applies=lambda server: server.lifecycle != Lifecycle.DISABLED, style="danger", asks=consequences.disabling),
-    *(replace(verb, asks=consequences.auto_approving) if verb.name == "auto-approve" else verb for verb in AUTO_VERBS),
-)  # fmt: skip
+    Verb(
+        "set-up",
+        _("Set up server"),
+        "view_server",
+        "route",
+        _("Continue with the next open step."),
+        page="mcpregistry_server_set_up_step",
+        applies=is_unfinished,
+    ),
+    Verb(
+        "confirm",
+        _("Confirm launch"),
+        MAY_CONFIRM,
+        "verified_user",
+        _("Check exactly what will run, then confirm it."),
+        page="mcpregistry_server_confirm",
+        applies=is_draft,
+        style="primary",
+    ),
+    Verb(
+        "test",
+        _("Test server"),
+        "test_server",
+        "network_check",
+        _("Connect, list the tools and measure the time."),
+        request_test,
+        applies=is_active,
+        style="primary",
+    ),
+    Verb(
+        "try-sandbox",
+        _("Test in the sandbox"),
+        "test_server",
+        "experiment",
+        _("Test the server as it would run in its sandbox. The running server is not affected."),
+        _try_sandbox,
+        applies=is_unconfined,
+    ),
+    Verb(
+        "enforce-sandbox",
+        _("Enable sandbox"),
+        "change_server",
+        "shield",
+        _("The server worked in the sandbox. Always run it there."),
+        _enforce_sandbox,
+        applies=lambda server: is_unconfined(server) and sandbox.tried(server),
+    ),
+    Verb(
+        "keep-secrets",
+        _("Store secrets as credentials"),
+        "change_configuration",
+        "key",
+        _(
+            "The command or address contains a secret that all users who can change servers can read."
+        ),
+        _keep_secrets,
+        applies=open_secrets.has_open_secrets,
+    ),
+    Verb(
+        "refresh",
+        _("Refresh tools"),
+        "test_server",
+        "refresh",
+        _("Read the list of tools again."),
+        _refresh,
+        applies=is_active,
+    ),
+    Verb(
+        "connect",
+        _("Connect server"),
+        "test_server",
+        "power",
+        _("Connect to the server now."),
+        _connect,
+        applies=is_active,
+    ),
+    Verb(
+        "disconnect",
+        _("Disconnect server"),
+        "test_server",
+        "power_off",
+        _("Close all connections. A new one is opened when it is needed."),
+        _disconnect,
+        applies=is_active,
+    ),
+    Verb(
+        "reconnect",
+        _("Reconnect server"),
+        "test_server",
+        "restart_alt",
+        _("Close all connections and open new ones."),
+        _reconnect,
+        applies=is_active,
+    ),
+    Verb(
+        "approve",
+        _("Approve all definitions"),
+        "approve_definition",
+        "done_all",
+        _("Approve the newest definitions of all tools that wait for approval. Read them first."),
+        _approve_all,
+        applies=lambda server: server.tools.waiting().exists(),
+        asks=consequences.approving_waiting,
+    ),
+    Verb(
+        "enable",
+        _("Enable server"),
+        "change_server",
+        "play_arrow",
+        _("Offer the tools of the server again."),
+        enable,
+        applies=lambda server: server.lifecycle == Lifecycle.DISABLED,
+        style="primary",
+    ),
+    Verb(
+        "disable",
+        _("Disable server"),
+        "change_server",
+        "block",
+        _("Stop offering the tools of the server."),
+        disable,
+        applies=lambda server: server.lifecycle != Lifecycle.DISABLED,
+        style="danger",
+        asks=consequences.disabling,
+    ),
+    *(
+        replace(verb, asks=consequences.auto_approving) if verb.name == "auto-approve" else verb
+        for verb in AUTO_VERBS
+    ),
+)

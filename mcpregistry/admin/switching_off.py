@@ -1,4 +1,5 @@
-"""Unticking *enabled* in a form asks first: what then stops is said before anything is saved, as a serious button does."""
+"""Unticking *enabled* in a form asks first: what then stops is said before anything is saved, as a
+serious button does."""
 
 from __future__ import annotations
 
@@ -21,14 +22,18 @@ class _NotSure(Exception):
 
     def __init__(self, row: Any, sentences: list[str], sure: str) -> None:
         super().__init__()
-        self.row, self.sentences, self.sure = row, sentences, sure
+        self.row = row
+        self.sentences = sentences
+        self.sure = sure
 
 
 class AsksWhenSwitchedOff(RecordAdmin):
-    """A record whose form saves a change to "off" only once the person has said yes to what that does."""
+    """A record whose form saves a change to "off" only once the person has said yes to what that
+    does."""
 
     def switching_off(self, row: Any) -> list[str]:
-        """The sentences on what stops when this record, as it is stored, is off; without any, nobody is asked."""
+        """The sentences on what stops when this record, as it is stored, is off; without any,
+        nobody is asked."""
         raise NotImplementedError
 
     def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: Any) -> None:
@@ -51,7 +56,14 @@ class AsksWhenSwitchedOff(RecordAdmin):
         names = [name for name in request.POST if name not in _NOT_KEPT]
         kept = [(name, value) for name in names for value in request.POST.getlist(name)]
         return question(
-            request, title=gettext("Disable {name}").format(name=printable(str(asked.row), 200)), label=gettext("Disable"), icon="block",
-            sentences=asked.sentences, sure=asked.sure, back=request.get_full_path(), kept=kept, opts=self.opts,
+            request,
+            title=gettext("Disable {name}").format(name=printable(str(asked.row), 200)),
+            label=gettext("Disable"),
+            icon="block",
+            sentences=asked.sentences,
+            sure=asked.sure,
+            back=request.get_full_path(),
+            kept=kept,
+            opts=self.opts,
             original=asked.row,
-        )  # fmt: skip
+        )

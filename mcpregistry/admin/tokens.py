@@ -28,7 +28,12 @@ from mcpregistry.queries import consequences
 from mcpregistry.queries.overview import SOON, ending_soon
 from mcpregistry.services.access import tokens
 
-TOKEN_COLOURS = {"valid": "success", "expires soon": "warning", "expired": "info", "revoked": "danger"}
+TOKEN_COLOURS = {
+    "valid": "success",
+    "expires soon": "warning",
+    "expired": "info",
+    "revoked": "danger",
+}
 
 
 def token_state(token: Token) -> str:
@@ -55,18 +60,25 @@ class ExpiryFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        now, value = timezone.now(), self.value()
+        now = timezone.now()
+        value = self.value()
         if value == "soon":
             kind = "tokens" if queryset.model is Token else "grants"
-            return queryset.filter(pk__in=ending_soon(now, cast(User, request.user))[kind].values("pk"))
+            return queryset.filter(
+                pk__in=ending_soon(now, cast(User, request.user))[kind].values("pk")
+            )
         expired = Q(expires_at__lte=now)
         gone = expired | Q(revoked_at__isnull=False) if queryset.model is Token else expired
-        return {"live": queryset.exclude(gone), "expired": queryset.filter(expired)}.get(value or "", queryset)
+        return {"live": queryset.exclude(gone), "expired": queryset.filter(expired)}.get(
+            value or "", queryset
+        )
 
 
 def _revoke(request: HttpRequest, token: Token) -> str:
     tokens.revoke_token(token=token, actor=actor(request))
-    return gettext("The token {token}… stops working in all processes within a second.").format(token=token.prefix)
+    return gettext("The token {token}… stops working in all processes within a second.").format(
+        token=token.prefix
+    )
 
 
 class TokenInline(TabularInline):
@@ -97,42 +109,84 @@ class TokenInline(TabularInline):
 
 @admin.register(Token)
 class TokenAdmin(ReadOnlyAdmin):
-    """Tokens of agents and people. Their text is nowhere; revoking is the only change. Everybody may add one of their own."""
+    """Tokens of agents and people. Their text is nowhere; revoking is the only change. Everybody
+    may add one of their own."""
 
-    list_display = ("shown_prefix", "holder", "name", "shown_state", "expires_at", "last_used_at", "created_at")
+    list_display = (
+        "shown_prefix",
+        "holder",
+        "name",
+        "shown_state",
+        "expires_at",
+        "last_used_at",
+        "created_at",
+    )
     list_filter = (ExpiryFilter, by_name("agent", nobody=_("No agent (token of a user)")))
     list_select_related = ("agent", "user")
     search_fields = ("prefix", "name", "agent__slug", "user__username")
-    fields = ("shown_prefix", "holder", "name", "shown_state", "created_at", "expires_at", "last_used_at", "revoked_at")
+    fields = (
+        "shown_prefix",
+        "holder",
+        "name",
+        "shown_state",
+        "created_at",
+        "expires_at",
+        "last_used_at",
+        "revoked_at",
+    )
     verbs = (
-        Verb("rotate", _("Rotate token"), "add_token", "sync", _("Create a new token in its place. Both tokens work until the old one expires."),
-             page="mcpregistry_token_rotate", applies=lambda token: token_state(token) in ("valid", "expires soon"),
-             style="primary"),
-        Verb("revoke", _("Revoke token"), "change_token", "block", _("Refuse the token from now on. This cannot be undone."), _revoke,
-             applies=lambda token: token.revoked_at is None, style="danger", asks=consequences.revoking_token),
-    )  # fmt: skip
+        Verb(
+            "rotate",
+            _("Rotate token"),
+            "add_token",
+            "sync",
+            _("Create a new token in its place. Both tokens work until the old one expires."),
+            page="mcpregistry_token_rotate",
+            applies=lambda token: token_state(token) in ("valid", "expires soon"),
+            style="primary",
+        ),
+        Verb(
+            "revoke",
+            _("Revoke token"),
+            "change_token",
+            "block",
+            _("Refuse the token from now on. This cannot be undone."),
+            _revoke,
+            applies=lambda token: token.revoked_at is None,
+            style="danger",
+            asks=consequences.revoking_token,
+        ),
+    )
     actions = ("revoke_selected",)
 
     def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
         return request.user.has_perm("mcpregistry.view_token")
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
         if not self.has_add_permission(request):
             raise PermissionDenied
         return own_token(request, self)
 
     def may(self, request: HttpRequest, verb: Verb, row: Any) -> bool:
         """Whoever has made a token of their own may revoke it as well."""
-        return super().may(request, verb, row) or (verb.name == "revoke" and row.user_id == request.user.pk)
+        return super().may(request, verb, row) or (
+            verb.name == "revoke" and row.user_id == request.user.pk
+        )
 
     def verbs_for(self, request: HttpRequest, row: Any) -> list[tuple[Verb, str]]:
-        """The buttons of a token; another person's is not rotated, because the page shows the new one's text."""
+        """The buttons of a token; another person's is not rotated, because the page shows the new
+        one's text."""
         found = super().verbs_for(request, row)
         return [each for each in found if each[0].name != "rotate" or may_be_shown(row, request)]
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(RotateTokenPage(self))
-        return [path("<path:object_id>/rotate/", page, name="mcpregistry_token_rotate"), *super().get_urls()]
+        return [
+            path("<path:object_id>/rotate/", page, name="mcpregistry_token_rotate"),
+            *super().get_urls(),
+        ]
 
     @display(description=_("first characters"), ordering="prefix")
     def shown_prefix(self, token: Token) -> str:

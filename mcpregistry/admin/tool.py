@@ -1,4 +1,5 @@
-"""Tools, prompts and their definitions: what waits for a decision, what changed, and the decision itself."""
+"""Tools, prompts and their definitions: what waits for a decision, what changed, and the decision
+itself."""
 
 from __future__ import annotations
 
@@ -53,19 +54,24 @@ def _newest(request: HttpRequest, tool: Tool) -> Definition:
     shown = request.POST.get("shown")
     if tool.latest is None or (shown and shown != tool.latest.hash):
         raise Conflict(
-            "The server has changed the definition in the meantime.", remedy="Read the new definition, then decide."
+            "The server has changed the definition in the meantime.",
+            remedy="Read the new definition, then decide.",
         )
     return tool.latest
 
 
 def _approve(request: HttpRequest, tool: Tool) -> str:
     decisions.approve(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return gettext("{tool} is approved. Hosts get exactly this definition.").format(tool=printable(tool.name, 100))
+    return gettext("{tool} is approved. Hosts get exactly this definition.").format(
+        tool=printable(tool.name, 100)
+    )
 
 
 def _reject(request: HttpRequest, tool: Tool) -> str:
     decisions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
-    return gettext("{tool} is rejected. Hosts never get this definition.").format(tool=printable(tool.name, 100))
+    return gettext("{tool} is rejected. Hosts never get this definition.").format(
+        tool=printable(tool.name, 100)
+    )
 
 
 def _revert(request: HttpRequest, tool: Tool) -> str:
@@ -77,14 +83,21 @@ def _revert(request: HttpRequest, tool: Tool) -> str:
 
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
     def run(request: HttpRequest, tool: Tool) -> str:
-        decisions.save_tool(tool=tool.change(enabled=enabled), actor=actor(request), rights=request.user.has_perm)
-        text = gettext("{tool} is enabled.") if enabled else gettext("{tool} is disabled. No agent sees it.")
+        decisions.save_tool(
+            tool=tool.change(enabled=enabled), actor=actor(request), rights=request.user.has_perm
+        )
+        text = (
+            gettext("{tool} is enabled.")
+            if enabled
+            else gettext("{tool} is disabled. No agent sees it.")
+        )
         return text.format(tool=printable(tool.name, 100))
 
     return run
 
 
-_enable, _disable = _switch(True), _switch(False)
+_enable = _switch(True)
+_disable = _switch(False)
 
 
 class StatusFilter(admin.SimpleListFilter):
@@ -123,7 +136,8 @@ class SlowFilter(admin.SimpleListFilter):
 
 
 def _newest_id(tool: Tool) -> int | None:
-    """What a decision on several tools is about: the definitions that were there when it was asked for."""
+    """What a decision on several tools is about: the definitions that were there when it was asked
+    for."""
     return tool.latest_id
 
 
@@ -131,7 +145,15 @@ def _newest_id(tool: Tool) -> int | None:
 class ToolAdmin(RecordAdmin):
     """Tools and prompts: what changed in their definition, and the decision on it."""
 
-    list_display = ("shown_name", "shown_kind", "server", "shown_status", "summary", "enabled", "last_seen_at")
+    list_display = (
+        "shown_name",
+        "shown_kind",
+        "server",
+        "shown_status",
+        "summary",
+        "enabled",
+        "last_seen_at",
+    )
     list_filter = (StatusFilter, "kind", by_name("server"), SlowFilter, "enabled", "idempotent")
     list_select_related = ("server", "pinned", "latest")
     search_fields = ("name", "server__slug", "latest__body")
@@ -149,23 +171,68 @@ class ToolAdmin(RecordAdmin):
     )
     readonly_fields = ("shown_energy", "shown_speed")
     verbs = (
-        Verb("try", _("Try tool"), "call_tool", "play_arrow", _("Call the tool as an agent, and see what a host would get."),
-             page="mcpregistry_tool_try", applies=lambda tool: tool.status == "approved" and tool.enabled),
-        Verb("enable", _("Enable tool"), "change_tool", "play_arrow", _("Show the tool to agents that have a grant for it."), _enable,
-             applies=lambda tool: not tool.enabled),
-        Verb("disable", _("Disable tool"), "change_tool", "block", _("Hide the tool from every agent."), _disable,
-             applies=lambda tool: tool.enabled, asks=lambda tool: consequences.disabling_selected([tool])),
-        Verb("approve", _("Approve definition"), "approve_definition", "check", _("Offer exactly this text and schema."),
-             _approve, applies=lambda tool: tool.latest_id is not None and tool.latest_id != tool.pinned_id,
-             style="primary"),
-        Verb("reject", _("Reject definition"), "approve_definition", "close", _("Never offer this definition."), _reject,
-             applies=lambda tool: tool.latest_id is not None and tool.status != "rejected", style="danger"),
-        Verb("revert", _("Keep approved definition"), "approve_definition", "undo",
-             _("Reject the new definition. The tool can be called again as soon as the server offers the approved "
-             "one."), _revert,
-             applies=lambda tool: tool.status == "changed"),
+        Verb(
+            "try",
+            _("Try tool"),
+            "call_tool",
+            "play_arrow",
+            _("Call the tool as an agent, and see what a host would get."),
+            page="mcpregistry_tool_try",
+            applies=lambda tool: tool.status == "approved" and tool.enabled,
+        ),
+        Verb(
+            "enable",
+            _("Enable tool"),
+            "change_tool",
+            "play_arrow",
+            _("Show the tool to agents that have a grant for it."),
+            _enable,
+            applies=lambda tool: not tool.enabled,
+        ),
+        Verb(
+            "disable",
+            _("Disable tool"),
+            "change_tool",
+            "block",
+            _("Hide the tool from every agent."),
+            _disable,
+            applies=lambda tool: tool.enabled,
+            asks=lambda tool: consequences.disabling_selected([tool]),
+        ),
+        Verb(
+            "approve",
+            _("Approve definition"),
+            "approve_definition",
+            "check",
+            _("Offer exactly this text and schema."),
+            _approve,
+            applies=lambda tool: tool.latest_id is not None and tool.latest_id != tool.pinned_id,
+            style="primary",
+        ),
+        Verb(
+            "reject",
+            _("Reject definition"),
+            "approve_definition",
+            "close",
+            _("Never offer this definition."),
+            _reject,
+            applies=lambda tool: tool.latest_id is not None and tool.status != "rejected",
+            style="danger",
+        ),
+        Verb(
+            "revert",
+            _("Keep approved definition"),
+            "approve_definition",
+            "undo",
+            _(
+                "Reject the new definition. The tool can be called again as soon as the server offers the approved "
+                "one."
+            ),
+            _revert,
+            applies=lambda tool: tool.status == "changed",
+        ),
         *TOOL_VERBS,
-    )  # fmt: skip
+    )
 
     @display(description=_("estimated energy of a call"))
     def shown_energy(self, tool: Tool) -> str:
@@ -182,7 +249,11 @@ class ToolAdmin(RecordAdmin):
         took = gettext(
             "half of the calls took up to {median:.2f} s, and 95 % took up to {p95:.2f} s (calls counted: {calls})"
         ).format(calls=usage.calls, median=usage.median, p95=usage.p95)
-        return gettext("slow: {duration}. {reason}").format(duration=took, reason=usage.slow) if usage.slow else took
+        return (
+            gettext("slow: {duration}. {reason}").format(duration=took, reason=usage.slow)
+            if usage.slow
+            else took
+        )
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(BehaviourPage(self))
@@ -206,7 +277,11 @@ class ToolAdmin(RecordAdmin):
     def shown_name(self, tool: Tool) -> str:
         return printable(tool.name, 80)
 
-    @display(description=_("kind"), ordering="kind", label={"prompt": "info", "resource": "info", "template": "info"})
+    @display(
+        description=_("kind"),
+        ordering="kind",
+        label={"prompt": "info", "resource": "info", "template": "info"},
+    )
     def shown_kind(self, tool: Tool) -> str:
         return str(Tool.Kind(tool.kind).label)
 
@@ -220,12 +295,22 @@ class ToolAdmin(RecordAdmin):
         return printable(" ".join(definition.description[:400].split()), 110) if definition else ""
 
     @admin.action(description=_("Approve the newest definitions"), permissions=["approve"])
-    @asks_first(consequences.approving_selected, label=_("Approve definitions"), icon="done_all", bound_to=_newest_id)
+    @asks_first(
+        consequences.approving_selected,
+        label=_("Approve definitions"),
+        icon="done_all",
+        bound_to=_newest_id,
+    )
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _approve)
 
     @admin.action(description=_("Reject the newest definitions"), permissions=["approve"])
-    @asks_first(consequences.rejecting_selected, label=_("Reject definitions"), icon="close", bound_to=_newest_id)
+    @asks_first(
+        consequences.rejecting_selected,
+        label=_("Reject definitions"),
+        icon="close",
+        bound_to=_newest_id,
+    )
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _reject)
 
@@ -238,7 +323,12 @@ class ToolAdmin(RecordAdmin):
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
         self._each(request, queryset, _disable)
 
-    def _each(self, request: HttpRequest, queryset: QuerySet[Tool], run: Callable[[HttpRequest, Tool], str]) -> None:
+    def _each(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Tool],
+        run: Callable[[HttpRequest, Tool], str],
+    ) -> None:
         done = 0
         for tool in queryset:
             try:
@@ -269,7 +359,9 @@ class ToolAdmin(RecordAdmin):
             "newest": row.latest,
             "newest_data": new,
             "repairs": compare_members(row.kind, listing(new)) if new else [],
-            "changes": rewordings(old, new) if row.pinned_id and row.pinned_id != row.latest_id else [],
+            "changes": rewordings(old, new)
+            if row.pinned_id and row.pinned_id != row.latest_id
+            else [],
             "versions": definitions.decided_definitions(row)[:_VERSIONS_SHOWN],
         }
 
@@ -294,7 +386,10 @@ class DefinitionAdmin(ReadOnlyAdmin):
     def short_hash(self, definition: Definition) -> str:
         return definition.hash[:12]
 
-    @display(description=_("decision"), label={"approved": "success", "rejected": "danger", "waiting": "warning"})
+    @display(
+        description=_("decision"),
+        label={"approved": "success", "rejected": "danger", "waiting": "warning"},
+    )
     def verdict(self, definition: Definition) -> str:
         if definition.decided_at is None:
             return "waiting"

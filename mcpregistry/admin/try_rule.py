@@ -35,7 +35,9 @@ _TOOLS_SHOWN = 50
 class TryForm(forms.Form):
     """The parts of a rule that say which calls it is about and what follows."""
 
-    outcome = forms.ChoiceField(choices=PolicyRule.OUTCOMES, initial="ask", widget=UnfoldAdminSelectWidget)
+    outcome = forms.ChoiceField(
+        choices=PolicyRule.OUTCOMES, initial="ask", widget=UnfoldAdminSelectWidget
+    )
     priority = forms.IntegerField(initial=100, widget=UnfoldAdminIntegerFieldWidget)
     server = NameField("server", Server.objects.all(), required=False)
     tool = forms.CharField(
@@ -56,15 +58,22 @@ class TryForm(forms.Form):
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false"}),
     )
     days = forms.IntegerField(
-        initial=7, min_value=1, max_value=365, label=_("Period (days)"),
+        initial=7,
+        min_value=1,
+        max_value=365,
+        label=_("Period (days)"),
         help_text=_("How many days of past calls are checked, counted back from now."),
         widget=UnfoldAdminIntegerFieldWidget,
-    )  # fmt: skip
+    )
 
     def draft(self, rule: PolicyRule) -> PolicyRule:
-        """The rule changed as the form says, unsaved. Raises ``SlipsnisseError`` for a rule that cannot be used."""
+        """The rule changed as the form says, unsaved. Raises ``SlipsnisseError`` for a rule that
+        cannot be used."""
         said = self.cleaned_data
-        scope = {name: str(said[name]) if said[name] else None for name in ("server", "agent", "endpoint")}
+        scope = {
+            name: str(said[name]) if said[name] else None
+            for name in ("server", "agent", "endpoint")
+        }
         plain = {name: said[name] for name in ("outcome", "priority", "tool", "condition")}
         draft = fill(rule, plain | scope)
         rules.check_rule(draft)
@@ -82,9 +91,15 @@ class TryRulePage:
 
     def __call__(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
         """Show the form, and on a valid POST what the draft would have decided."""
-        rule = self.admin.get_object(request, str(object_id)) if object_id else PolicyRule(name="draft")
+        rule = (
+            self.admin.get_object(request, str(object_id))
+            if object_id
+            else PolicyRule(name="draft")
+        )
         if rule is None:
-            return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, str(object_id))
+            return self.admin._get_obj_does_not_exist_redirect(
+                request, self.admin.opts, str(object_id)
+            )
         if not (self.admin.has_view_permission(request) and request.user.has_perm(MAY_SEE_CALLS)):
             raise PermissionDenied
         form = _form(request, rule)
@@ -129,8 +144,12 @@ def _tried(form: TryForm, rule: PolicyRule) -> dict[str, Any]:
         form.add_error("condition" if isinstance(error, ConditionInvalid) else None, str(error))
         return {}
     report = replay(drafts=[draft], days=form.cleaned_data["days"], now=timezone.now(), most=MOST)
-    return {"report": report, "tools": _by_tool(report), "changes": report.changes.most_common(_TOOLS_SHOWN),
-            "left_out": max(0, report.found - report.looked_at)}  # fmt: skip
+    return {
+        "report": report,
+        "tools": _by_tool(report),
+        "changes": report.changes.most_common(_TOOLS_SHOWN),
+        "left_out": max(0, report.found - report.looked_at),
+    }
 
 
 def _by_tool(report: Report) -> list[tuple[str, int, int, int]]:

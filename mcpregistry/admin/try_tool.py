@@ -1,4 +1,5 @@
-"""Trying a tool from its page: a form from its input schema, the ordinary pipeline, the result as hosts would see it."""
+"""Trying a tool from its page: a form from its input schema, the ordinary pipeline, the result as
+hosts would see it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from mcp.shared.exceptions import MCPError
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
 
 from mcpregistry.admin.base import actor
 from mcpregistry.admin.call import CALL_COLOURS
@@ -44,20 +49,32 @@ _CODE = {"spellcheck": "false", "autocomplete": "off", "class": "sn-code"}
 
 
 class TryForm(forms.Form):
-    """As which agent, at which endpoint, and the arguments: a field for each that the schema names, or all as JSON."""
+    """As which agent, at which endpoint, and the arguments: a field for each that the schema names,
+    or all as JSON."""
 
     agent = NameField(
-        "agent", _AGENTS, usable=True, empty_label=None, help_text=_("The agent whose grants and rules apply.")
+        "agent",
+        _AGENTS,
+        usable=True,
+        empty_label=None,
+        help_text=_("The agent whose grants and rules apply."),
     )
     endpoint = NameField(
-        "endpoint", Endpoint.objects.filter(enabled=True), usable=True, empty_label=None,
+        "endpoint",
+        Endpoint.objects.filter(enabled=True),
+        usable=True,
+        empty_label=None,
         help_text=_("The endpoint that the call goes through."),
-    )  # fmt: skip
+    )
     key = forms.RegexField(r"^[0-9a-f]{32}$", widget=forms.HiddenInput)
     raw = forms.CharField(
-        required=False, strip=False, label=_("All arguments as JSON"),
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 6, **_CODE, "placeholder": '{"path": "README.md"}'}),
-    )  # fmt: skip
+        required=False,
+        strip=False,
+        label=_("All arguments as JSON"),
+        widget=UnfoldAdminTextareaWidget(
+            attrs={"rows": 6, **_CODE, "placeholder": '{"path": "README.md"}'}
+        ),
+    )
 
     def __init__(self, schema: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -81,14 +98,17 @@ class TryForm(forms.Form):
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            self.add_error("raw", _('Use a JSON object, for example {"path": "README.md"}, or leave it empty.'))
+            self.add_error(
+                "raw", _('Use a JSON object, for example {"path": "README.md"}, or leave it empty.')
+            )
             return {}
         return value
 
     def _each(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = {}
         for place, field in self.asked.items():
-            text = str(cleaned.get(place) or "").replace("\r\n", "\n")  # browsers send every line break as both
+            # browsers send every line break as both
+            text = str(cleaned.get(place) or "").replace("\r\n", "\n")
             if not text and field.required:
                 self.add_error(place, _("The tool requires this argument."))
             elif text:
@@ -102,21 +122,28 @@ class TryForm(forms.Form):
 def _input(field: Field) -> forms.Field:
     """Never required for Django: what is given as JSON instead needs none of them."""
     common: dict[str, Any] = {
-        "required": False, "label": printable(field.name, 100), "initial": field.default,
-    }  # fmt: skip
+        "required": False,
+        "label": printable(field.name, 100),
+        "initial": field.default,
+    }
     if field.kind in ("choice", "boolean"):
         listed = field.choices or ("true", "false")
         named = [
-            (value, printable(str(json.loads(value)) if value.startswith('"') else value, 100)) for value in listed
+            (value, printable(str(json.loads(value)) if value.startswith('"') else value, 100))
+            for value in listed
         ]
         blank = []
         if not field.default:
             blank.append(("", "Choose…" if field.required else gettext("(left out)")))
         return forms.ChoiceField(choices=[*blank, *named], widget=UnfoldAdminSelectWidget, **common)
     if field.kind == "number":
-        return forms.CharField(widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", **_CODE}), **common)
+        return forms.CharField(
+            widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "decimal", **_CODE}), **common
+        )
     rows = 4 if field.kind == "json" else 1
-    return forms.CharField(strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": rows, **_CODE}), **common)
+    return forms.CharField(
+        strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": rows, **_CODE}), **common
+    )
 
 
 class TryToolPage(RecordPage[Tool]):
@@ -125,19 +152,27 @@ class TryToolPage(RecordPage[Tool]):
     permissions = ("mcpregistry.call_tool",)
 
     def page(self, request: HttpRequest, tool: Tool) -> HttpResponse:
-        """Show the form; on a valid POST make the call, once for each form, and show its result above it."""
+        """Show the form; on a valid POST make the call, once for each form, and show its result
+        above it."""
         if not self.admin.has_view_permission(request, tool):
             raise PermissionDenied
         definition = tool.pinned or tool.latest
         shown = repair_definition(tool.kind, definition.data).definition if definition else {}
         schema = arguments_schema(tool.kind, shown) if definition else {}
         given = {"endpoint": "default", "agent": "local"} | request.GET.dict()
-        form = TryForm(schema, request.POST) if request.method == "POST" else TryForm(schema, initial=given)
+        form = (
+            TryForm(schema, request.POST)
+            if request.method == "POST"
+            else TryForm(schema, initial=given)
+        )
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Try {tool}").format(tool=printable(tool.name, 100)), "opts": self.admin.opts, "original": tool, "tool": tool,
+            "title": gettext("Try {tool}").format(tool=printable(tool.name, 100)),
+            "opts": self.admin.opts,
+            "original": tool,
+            "tool": tool,
             "serves": tool.status == "approved" and tool.enabled,
             "about": printable(str(definition.description), 600) if definition else "",
-        }  # fmt: skip
+        }
         context |= {"form": form, "key": _key_of(form)}
         if form.is_bound and form.is_valid():
             context |= _made(request, tool, form)
@@ -145,19 +180,29 @@ class TryToolPage(RecordPage[Tool]):
 
 
 def _key_of(form: TryForm) -> str:
-    """The one that came with it: a call that it may have made stays its own until an outcome was shown."""
+    """The one that came with it: a call that it may have made stays its own until an outcome was
+    shown."""
     return str(form["key"].value()) if form.is_bound and not form["key"].errors else random_id()
 
 
 def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
-    """What became of it, with a new key for the next call; after a refusal nothing, so that the form keeps its key."""
-    said, user = form.cleaned_data, request.user
+    """What became of it, with a new key for the next call; after a refusal nothing, so that the
+    form keeps its key."""
+    said = form.cleaned_data
+    user = request.user
     trial = Trial(
-        said["agent"].slug, said["endpoint"].slug, tool.server.slug, tool.name, tool.kind, _arguments(tool, said["said"]),
+        said["agent"].slug,
+        said["endpoint"].slug,
+        tool.server.slug,
+        tool.name,
+        tool.kind,
+        _arguments(tool, said["said"]),
         said["key"],
-    )  # fmt: skip
+    )
     try:
-        outcome = async_to_sync(tried)(trial, actor=actor(request), requester=Requester(user.pk, user.get_username()))
+        outcome = async_to_sync(tried)(
+            trial, actor=actor(request), requester=Requester(user.pk, user.get_username())
+        )
     except KeyReused:
         form.add_error(
             None,
@@ -184,18 +229,24 @@ def _arguments(tool: Tool, said: dict[str, Any]) -> dict[str, Any]:
 def _shown(outcome: CallOutcome) -> dict[str, Any]:
     """The result as a host gets it: our own words where the server said nothing."""
     try:
-        result = outcome.result if outcome.result is not None else tool_result(outcome, legacy=False)
+        result = (
+            outcome.result if outcome.result is not None else tool_result(outcome, legacy=False)
+        )
     except MCPError as error:
         result = {"isError": True, "content": [{"type": "text", "text": str(error)}]}
     structured = result.get("structuredContent")
     return {
-        "parts": parts_of(result), "failed": result.get("isError") is True, "structured": structured,
-        "colour": CALL_COLOURS.get(outcome.state.value, ""), "whole": json.dumps(result, ensure_ascii=False, default=str),
-    }  # fmt: skip
+        "parts": parts_of(result),
+        "failed": result.get("isError") is True,
+        "structured": structured,
+        "colour": CALL_COLOURS.get(outcome.state.value, ""),
+        "whole": json.dumps(result, ensure_ascii=False, default=str),
+    }
 
 
 def _links(request: HttpRequest, tool: Tool, trial: Trial, outcome: CallOutcome) -> dict[str, Any]:
-    """Where to look next, as far as this person may. Addresses have the arguments as they are recorded, or none."""
+    """Where to look next, as far as this person may. Addresses have the arguments as they are
+    recorded, or none."""
     call = outcome.ticket.call_id if outcome.ticket else outcome.invocation_id
     found: dict[str, Any] = {}
     if request.user.has_perm("mcpregistry.view_invocation"):

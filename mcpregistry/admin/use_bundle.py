@@ -1,4 +1,5 @@
-"""The page behind "Configure and use package" of a bundle that asks for something: its settings, entered by a person."""
+"""The page behind "Configure and use package" of a bundle that asks for something: its settings,
+entered by a person."""
 
 from __future__ import annotations
 
@@ -34,13 +35,18 @@ class UseBundlePage(RecordPage[Install]):
         """Show the form; a POST sets the server to the bundle with what was entered."""
         way = settings.way_for(install)
         if way is None or install.state != InstallState.INSTALLED:
-            self.admin.message_user(request, gettext("The package has no settings to enter."), messages.ERROR)
+            self.admin.message_user(
+                request, gettext("The package has no settings to enter."), messages.ERROR
+            )
             return HttpResponseRedirect(page_of(install))
         form = WayForm(way, request.POST if request.method == "POST" else None)
         if form.is_valid():
             try:
                 server = settings.use(
-                    install=install, values=form.values(), user=cast(User, request.user), actor=actor(request)
+                    install=install,
+                    values=form.values(),
+                    user=cast(User, request.user),
+                    actor=actor(request),
                 )
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
@@ -52,11 +58,22 @@ class UseBundlePage(RecordPage[Install]):
                 return HttpResponseRedirect(page_of(server))
         return self._shown(request, install, way, form)
 
-    def _shown(self, request: HttpRequest, install: Install, way: Way, form: forms.Form) -> HttpResponse:
-        secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(credentials.MAY_KEEP)
+    def _shown(
+        self, request: HttpRequest, install: Install, way: Way, form: forms.Form
+    ) -> HttpResponse:
+        secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(
+            credentials.MAY_KEEP
+        )
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Settings of {package}").format(package=printable(way.identifier, 200)), "opts": self.admin.opts, "original": install,
-            "way": way, "form": form, "back": page_of(install), "secrets": secrets,
+            "title": gettext("Settings of {package}").format(
+                package=printable(way.identifier, 200)
+            ),
+            "opts": self.admin.opts,
+            "original": install,
+            "way": way,
+            "form": form,
+            "back": page_of(install),
+            "secrets": secrets,
             "server": install.server.slug if install.server else install.slug,
-        }  # fmt: skip
+        }
         return TemplateResponse(request, "admin/mcpregistry/use_bundle.html", context)

@@ -1,4 +1,5 @@
-"""Versions of a record on its page in the admin: who changed which field when, and the way to putting one back."""
+"""Versions of a record on its page in the admin: who changed which field when, and the way to
+putting one back."""
 
 from __future__ import annotations
 
@@ -19,16 +20,20 @@ _NOT_PUT_BACK = ("mcpregistry.permit",)  # one that has ended does not begin aga
 
 
 class VersionsAdmin(ModelAdmin):
-    """A record of which versions are kept: its history shows them, and leads to putting one back."""
+    """A record of which versions are kept: its history shows them, and leads to putting one
+    back."""
 
     def may_put_back(self, request: HttpRequest, row: Any) -> bool:
         """Whether this person may put a version of this record back."""
-        return self.has_change_permission(request, row) and self.opts.label_lower not in _NOT_PUT_BACK
+        return (
+            self.has_change_permission(request, row) and self.opts.label_lower not in _NOT_PUT_BACK
+        )
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Who changed which field when and from where; each version leads to what putting it back would change."""
+        """Who changed which field when and from where; each version leads to what putting it back
+        would change."""
         row = self.get_object(request, object_id)
         if row is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
@@ -41,7 +46,8 @@ class VersionsAdmin(ModelAdmin):
 def history_page(
     admin: ModelAdmin, request: HttpRequest, row: Any, told: list[Version], more: dict[str, Any]
 ) -> TemplateResponse:
-    """The page of what changed about one record, for every admin that tells it. ``more``: what else its template is told."""
+    """The page of what changed about one record, for every admin that tells it. ``more``: what else
+    its template is told."""
     context = admin.admin_site.each_context(request) | {
         "title": gettext("History of {record}").format(
             record=kind_and_name(row._meta.verbose_name, printable(str(row), 200))
@@ -49,6 +55,8 @@ def history_page(
         "opts": admin.opts,
         "object": row,
         "versions": told,
-        "back": reverse(f"admin:{admin.opts.app_label}_{admin.opts.model_name}_change", args=[quote(row.pk)]),
+        "back": reverse(
+            f"admin:{admin.opts.app_label}_{admin.opts.model_name}_change", args=[quote(row.pk)]
+        ),
     }
     return TemplateResponse(request, "admin/mcpregistry/history.html", context | more)

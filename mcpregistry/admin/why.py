@@ -28,7 +28,9 @@ class WhyForm(forms.Form):
     endpoint = NameField("endpoint", Endpoint.objects.all())
     tool = forms.CharField(
         max_length=600,
-        help_text=_("Name of the tool as server::tool or as hosts see it, for example git__git_commit."),
+        help_text=_(
+            "Name of the tool as server::tool or as hosts see it, for example git__git_commit."
+        ),
         widget=UnfoldAdminTextInputWidget,
     )
     arguments = JsonField(
@@ -74,7 +76,11 @@ def _answer(form: WhyForm) -> Any:
     try:
         tool = find_tool(said["tool"], styles=(said["endpoint"].naming_style, "double"))
         return why(
-            agent=said["agent"], endpoint=said["endpoint"], tool=tool, now=timezone.now(), arguments=said["arguments"]
+            agent=said["agent"],
+            endpoint=said["endpoint"],
+            tool=tool,
+            now=timezone.now(),
+            arguments=said["arguments"],
         )
     except SlipsnisseError as error:
         form.add_error("tool", str(error))

@@ -1,4 +1,5 @@
-"""Who can call what: agents by tools on an endpoint; and the access analyzer, which proposes narrower grants."""
+"""Who can call what: agents by tools on an endpoint; and the access analyzer, which proposes
+narrower grants."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from mcpregistry.services.policy.table import Table, Wanted, tools_of
 
 router = Routes(tags=["policy"])
 
-_AGENTS, _CELLS = 50, 2_500  # in one answer
+# in one answer
+_AGENTS = 50
+_CELLS = 2_500
 
 
 @router.get("/access", response={200: Page[AccessRow], 404: Problem})
@@ -41,7 +44,8 @@ def list_access(
     endpoint: Slug = "default",
     agent: Slug | None = None,
     after_agent: Annotated[
-        Slug | None, Query(description="Only agents whose slug comes after this one alphabetically.")
+        Slug | None,
+        Query(description="Only agents whose slug comes after this one alphabetically."),
     ] = None,
     server: Slug | None = None,
     risk: RiskWord | None = None,
@@ -50,8 +54,9 @@ def list_access(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[AccessRow]:
-    """Tools, and how up to 50 agents can use each of them on the endpoint, regardless of arguments. See also `/why`.
-    With a limit of more than 50 tools, fewer agents are included: at most 2,500 combinations are returned."""
+    """Tools, and how up to 50 agents can use each of them on the endpoint, regardless of arguments.
+    See also `/why`. With a limit of more than 50 tools, fewer agents are included: at most 2,500
+    combinations are returned."""
     door = lookup.endpoint(endpoint)
     rows = Agent.objects.filter(slug__gt=after_agent or "").order_by("slug")
     agents = [lookup.agent(agent)] if agent else list(rows[: min(_AGENTS, max(_CELLS // limit, 1))])
@@ -59,7 +64,9 @@ def list_access(
     order = ("server__slug", "name", "id")
     found = page(tools, order=order, limit=limit, cursor=cursor, show=lambda tool: tool)
     table = Table(door, found.items, timezone.now())
-    return Page[AccessRow](items=[row_out(tool, agents, table) for tool in found.items], next=found.next)
+    return Page[AccessRow](
+        items=[row_out(tool, agents, table) for tool in found.items], next=found.next
+    )
 
 
 @router.get("/access/proposals", response=Page[GrantProposalOut])
@@ -69,23 +76,39 @@ def list_narrower_grants(
     agent: Slug | None = None,
     endpoint: Slug | None = None,
     grant: Annotated[
-        int | None, Query(ge=1, lt=2**63, description="Only this grant, analyzed now with all its calls of the period.")
+        int | None,
+        Query(
+            ge=1,
+            lt=2**63,
+            description="Only this grant, analyzed now with all its calls of the period.",
+        ),
     ] = None,
     days: Annotated[
-        int, Query(ge=1, le=365, description="The period: 1, 7, 30 or 90; with `grant`, any number up to 365.")
+        int,
+        Query(
+            ge=1,
+            le=365,
+            description="The period: 1, 7, 30 or 90; with `grant`, any number up to 365.",
+        ),
     ] = DAYS,
-    limit: Annotated[int, Query(ge=1, le=50, description="Number of grants that are examined for one page.")] = 20,
+    limit: Annotated[
+        int, Query(ge=1, le=50, description="Number of grants that are examined for one page.")
+    ] = 20,
     cursor: Cursor = None,
 ) -> Page[GrantProposalOut]:
     """Each grant and the latest proposal of the access analyzer for it.
 
-    `proposal` is null if the grant is used as it is, or if the analyzer can conclude nothing: the grant is younger than
-    the period, calls are not kept that long, or there were too many calls to read.
+    `proposal` is null if the grant is used as it is, or if the analyzer can conclude nothing: the
+    grant is younger than the period, calls are not kept that long, or there were too many calls to
+    read.
     """
     if grant is None and days not in PERIODS:
         named = ", ".join(map(str, PERIODS))
-        raise ArgumentsInvalid(f"days must be one of {named} (got {days}).", remedy="For other periods, set grant.")
-    rows, now = candidates(), timezone.now()
+        raise ArgumentsInvalid(
+            f"days must be one of {named} (got {days}).", remedy="For other periods, set grant."
+        )
+    rows = candidates()
+    now = timezone.now()
     if grant is not None:
         rows = rows.filter(pk=grant)
     if agent:
@@ -96,7 +119,9 @@ def list_narrower_grants(
     found = page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
     if grant is not None:
         proven = [(row, analyse_whole(row, days=days, now=now)) for row in found.items]
-        findings = Findings({row.pk: each for row, each in proven if each}, {row.pk: now for row in found.items})
+        findings = Findings(
+            {row.pk: each for row, each in proven if each}, {row.pk: now for row in found.items}
+        )
     else:
         findings = load(found.items, days=days)
     shown = [proposal_out(row, findings) for row in found.items]
@@ -105,10 +130,18 @@ def list_narrower_grants(
 
 @router.post("/access/proposals/{grant_id}", response={200: Applied})
 @once()
-def apply_narrower_grant(request: HttpRequest, grant_id: lookup.Id, payload: Apply) -> Status[Applied]:
-    """Replace the grant as proposed. This is refused (409) if the analyzer would propose something else by now."""
+def apply_narrower_grant(
+    request: HttpRequest, grant_id: lookup.Id, payload: Apply
+) -> Status[Applied]:
+    """Replace the grant as proposed. This is refused (409) if the analyzer would propose something
+    else by now."""
     made = apply(
-        grant=lookup.one(candidates(), "grant", pk=grant_id), key=payload.key, days=payload.days, now=timezone.now(),
-        actor=actor(request), user=person(request), pins=payload.pins,
-    )  # fmt: skip
+        grant=lookup.one(candidates(), "grant", pk=grant_id),
+        key=payload.key,
+        days=payload.days,
+        now=timezone.now(),
+        actor=actor(request),
+        user=person(request),
+        pins=payload.pins,
+    )
     return Status(200, Applied(grants=made))

@@ -46,7 +46,8 @@ def list_agents(
     request: HttpRequest,
     *,
     q: Annotated[
-        Text | None, Query(max_length=200, description="Text that the slug, name or description contains.")
+        Text | None,
+        Query(max_length=200, description="Text that the slug, name or description contains."),
     ] = None,
     enabled: bool | None = None,
     limit: Limit = 50,
@@ -55,7 +56,9 @@ def list_agents(
     """Agents by slug."""
     rows = Agent.objects.select_related("energy_pool")
     if q:
-        rows = rows.filter(Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q))
+        rows = rows.filter(
+            Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q)
+        )
     if enabled is not None:
         rows = rows.filter(enabled=enabled)
     return page(rows, order=("slug",), limit=limit, cursor=cursor, show=agent_out)
@@ -65,7 +68,9 @@ def list_agents(
 @once()
 def create_agent(request: HttpRequest, payload: AgentNew) -> Status[AgentOut]:
     """Add an agent. It cannot use anything until you add grants."""
-    return Status(201, agent_out(agents.save_agent(agent=Agent(**_columns(payload)), actor=actor(request))))
+    return Status(
+        201, agent_out(agents.save_agent(agent=Agent(**_columns(payload)), actor=actor(request)))
+    )
 
 
 @router.get("/agents/{slug}", response=AgentOut)
@@ -97,7 +102,9 @@ def delete_agent(request: HttpRequest, slug: Slug) -> Status[None]:
 
 
 @router.get("/agents/{slug}/tokens", response=Page[TokenOut])
-def list_tokens(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[TokenOut]:
+def list_tokens(
+    request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None
+) -> Page[TokenOut]:
     """The agent's tokens, including revoked ones. Their text is never returned."""
     rows = Token.objects.filter(agent=lookup.agent(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=token_out)
@@ -106,12 +113,17 @@ def list_tokens(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cur
 @router.post("/agents/{slug}/tokens", response={201: TokenIssued})
 @once(again=_issued_before)
 def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[TokenIssued]:
-    """Issue a token. Its text is returned only once. It expires after 90 days unless the request sets another time.
+    """Issue a token. Its text is returned only once. It expires after 90 days unless the request
+    sets another time.
 
-    If the request is repeated with the same Idempotency-Key, the answer is 409 and names the token that was issued.
+    If the request is repeated with the same Idempotency-Key, the answer is 409 and names the token
+    that was issued.
     """
     token, raw = tokens.issue_token(
-        agent=lookup.agent(slug), name=payload.name, expires_at=payload.expires_at, actor=actor(request)
+        agent=lookup.agent(slug),
+        name=payload.name,
+        expires_at=payload.expires_at,
+        actor=actor(request),
     )
     return Status(201, token_issued(token, raw))
 
@@ -119,6 +131,8 @@ def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[T
 @router.delete("/agents/{slug}/tokens/{token_id}", response={204: None})
 def revoke_token(request: HttpRequest, slug: Slug, token_id: lookup.Id) -> Status[None]:
     """Revoke a token. It stops working everywhere within a second. Its record stays."""
-    token = lookup.one(Token.objects.filter(agent=lookup.agent(slug)).select_related("agent"), "token", pk=token_id)
+    token = lookup.one(
+        Token.objects.filter(agent=lookup.agent(slug)).select_related("agent"), "token", pk=token_id
+    )
     tokens.revoke_token(token=token, actor=actor(request))
     return Status(204, None)

@@ -1,4 +1,5 @@
-"""A call's outcome as REST answers it: the plain value of a result, its kind, and the sentence of a failure.
+"""A call's outcome as REST answers it: the plain value of a result, its kind, and the sentence of a
+failure.
 
 Pure functions. The untouched result travels beside the plain value, for callers that want it all.
 """
@@ -29,8 +30,8 @@ def plain_result(result: dict[str, Any]) -> Any:
 
 
 def content_type(result: dict[str, Any] | None) -> ContentType:
-    """What kind of content the first block of a result is. A result without one is null, which is JSON; where there
-    is no result at all, there is the sentence of the failure, which is text."""
+    """What kind of content the first block of a result is. A result without one is null, which is
+    JSON; where there is no result at all, there is the sentence of the failure, which is text."""
     if result is None:
         return "text"
     first = _first(result)
@@ -46,7 +47,10 @@ def failure(outcome: CallOutcome) -> str:
     """One sentence: the tool's own words if it answered, else what went wrong on the way."""
     if outcome.result is not None:
         return _first_text(outcome.result) or _block(outcome.result) or "Unknown error"
-    if outcome.state is State.NOT_SENT and outcome.error_code in ("CONNECTION_FAILED", "AUTH_FAILED"):
+    if outcome.state is State.NOT_SENT and outcome.error_code in (
+        "CONNECTION_FAILED",
+        "AUTH_FAILED",
+    ):
         return f"Server not connected: {outcome.message} {NOT_SENT}"
     if outcome.state in (State.NOT_SENT, State.UNKNOWN):
         said = f"{outcome.message} {outcome.remedy}".strip()
@@ -62,12 +66,17 @@ def _first(result: dict[str, Any]) -> dict[str, Any] | None:
 
 def _first_text(result: dict[str, Any]) -> str:
     blocks = result.get("content")
-    texts = (_text_of(block) for block in blocks if isinstance(block, dict)) if isinstance(blocks, list) else ()
+    texts = (
+        (_text_of(block) for block in blocks if isinstance(block, dict))
+        if isinstance(blocks, list)
+        else ()
+    )
     return next((text for text in texts if text), "")
 
 
 def _block(result: dict[str, Any]) -> str:
-    """The first block itself, as JSON: what a tool says with a picture alone is not kept from the reader."""
+    """The first block itself, as JSON: what a tool says with a picture alone is not kept from the
+    reader."""
     first = _first(result)
     whole = json.dumps(first, ensure_ascii=False) if first and first.get("type") != "text" else ""
     return whole if len(whole) <= MOST_ERROR else f"{whole[:MOST_ERROR]}…"

@@ -1,7 +1,8 @@
-"""Held calls over REST: the queue, the decision (people only), and for agents how their own calls stand.
+"""Held calls over REST: the queue, the decision (people only), and for agents how their own calls
+stand.
 
-The same rules as on the pages: ``services.approvals`` holds them. An agent sees its own requests; those
-of others are absent to it. It can withdraw, and never decide.
+The same rules as on the pages: ``services.approvals`` holds them. An agent sees its own requests;
+those of others are absent to it. It can withdraw, and never decide.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def list_approvals(
     agent: Slug | None = None,
     server: Slug | None = None,
     tool: Annotated[Text | None, Query(max_length=500)] = None,
-    rule: Annotated[Text | None, Query(max_length=200, description="Name of the rule when it held the call.")] = None,
+    rule: Annotated[
+        Text | None, Query(max_length=200, description="Name of the rule when it held the call.")
+    ] = None,
     risk: Literal["low", "medium", "high"] | None = None,
     since: Annotated[When | None, Query(description="Only requests from this time on.")] = None,
     until: Annotated[When | None, Query(description="Only requests before this time.")] = None,
@@ -83,9 +86,14 @@ def list_approvals(
 ) -> Page[ApprovalOut]:
     """Held calls, newest first. An agent sees only its own."""
     exact = {
-        "call__agent_slug": agent, "call__server_slug": server, "call__tool_name": tool, "rule_name": rule,
-        "risk": risk, "asked_at__gte": since, "asked_at__lt": until,
-    }  # fmt: skip
+        "call__agent_slug": agent,
+        "call__server_slug": server,
+        "call__tool_name": tool,
+        "rule_name": rule,
+        "risk": risk,
+        "asked_at__gte": since,
+        "asked_at__lt": until,
+    }
     rows = (
         _ROWS.visible_to(principal(request).who)
         .defer(*_PAYLOADS)
@@ -116,29 +124,46 @@ async def get_approval_result(
     held = current_engine().approvals
     ticket = await held.find(row.pk, row.call.agent_slug)
     assert ticket is not None
-    state = await held.changed(ticket, seconds_to_wait(prefer)) if ticket.state is State.PENDING else ticket.state
+    state = (
+        await held.changed(ticket, seconds_to_wait(prefer))
+        if ticket.state is State.PENDING
+        else ticket.state
+    )
     outcome = await held.outcome(ticket)
     if state in (State.PENDING, State.READY, State.DISPATCHED) and outcome.result is None:
         return Status(202, ticket_out(ticket, outcome.state))
     return Status(
         200,
         ResultOut(
-            approval=ticket.id, call=ticket.call_id, state=outcome.state, success=outcome.state is State.SUCCEEDED,
-            message=f"{outcome.message} {outcome.remedy}".strip(), result=outcome.result,
+            approval=ticket.id,
+            call=ticket.call_id,
+            state=outcome.state,
+            success=outcome.state is State.SUCCEEDED,
+            message=f"{outcome.message} {outcome.remedy}".strip(),
+            result=outcome.result,
         ),
-    )  # fmt: skip
+    )
 
 
 @router.post("/approvals/{approval_id}/approve", response={200: ApprovalDetail, 409: Problem})
 def approve_call(request: HttpRequest, approval_id: Id, payload: ApproveOrder) -> ApprovalDetail:
-    """Approve the call with exactly the arguments that `seen` identifies, or with the edited arguments in the request."""
-    wish = payload.permit and PermitWish(payload.permit.until, payload.permit.pins, payload.permit.uses)
+    """Approve the call with exactly the arguments that `seen` identifies, or with the edited
+    arguments in the request."""
+    wish = payload.permit and PermitWish(
+        payload.permit.until, payload.permit.pins, payload.permit.uses
+    )
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.vote(
-        request_id=approval_id, user=user, approve=True, reason=payload.reason, arguments=payload.arguments,
-        seen=payload.seen, permit=wish or None, via="rest",
-    )  # fmt: skip
+        request_id=approval_id,
+        user=user,
+        approve=True,
+        reason=payload.reason,
+        arguments=payload.arguments,
+        seen=payload.seen,
+        permit=wish or None,
+        via="rest",
+    )
     return _shown(principal(request), approval_id)
 
 
@@ -153,7 +178,8 @@ def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> 
 
 @router.post("/approvals/{approval_id}/lift-refusal", response={200: ApprovalDetail, 409: Problem})
 def lift_refusal(request: HttpRequest, approval_id: Id, payload: LiftOrder) -> ApprovalDetail:
-    """Allow the identical call to be requested again: it then waits for an approval. This call stays rejected."""
+    """Allow the identical call to be requested again: it then waits for an approval. This call
+    stays rejected."""
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.lift_refusal(request_id=approval_id, user=user, reason=payload.reason)
@@ -164,9 +190,12 @@ def lift_refusal(request: HttpRequest, approval_id: Id, payload: LiftOrder) -> A
 def withdraw_call(request: HttpRequest, approval_id: Id, payload: WithdrawOrder) -> ApprovalDetail:
     """Cancel the request on behalf of its caller. A call that has already run is not changed."""
     who = principal(request)
-    rows = _ROWS.visible_to(who.agent) if who.agent else _ROWS.all()  # who may call tools may take a call back
+    # who may call tools may take a call back
+    rows = _ROWS.visible_to(who.agent) if who.agent else _ROWS.all()
     row = lookup.one(rows, "request", pk=approval_id)
-    held_calls.cancel(request_id=row.pk, reason=payload.reason or "cancelled by its caller", actor=who.actor)
+    held_calls.cancel(
+        request_id=row.pk, reason=payload.reason or "cancelled by its caller", actor=who.actor
+    )
     return approval_detail(rows.get(pk=row.pk))
 
 

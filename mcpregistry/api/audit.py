@@ -21,9 +21,15 @@ router = Routes(tags=["audit"])
 def list_audit(
     request: HttpRequest,
     *,
-    kind: Annotated[Text | None, Query(max_length=40, description="For example `server.confirmed`.")] = None,
-    actor: Annotated[Text | None, Query(max_length=150, description="For example `user:ann`.")] = None,
-    subject: Annotated[Text | None, Query(max_length=200, description="For example `server:git`.")] = None,
+    kind: Annotated[
+        Text | None, Query(max_length=40, description="For example `server.confirmed`.")
+    ] = None,
+    actor: Annotated[
+        Text | None, Query(max_length=150, description="For example `user:ann`.")
+    ] = None,
+    subject: Annotated[
+        Text | None, Query(max_length=200, description="For example `server:git`.")
+    ] = None,
     since: Annotated[When | None, Query()] = None,
     until: Annotated[When | None, Query()] = None,
     limit: Limit = 50,
@@ -36,11 +42,19 @@ def list_audit(
 
 @router.get("/audit/verification", response=Verification)
 def verify(request: HttpRequest) -> Verification:
-    """The result of the last verification. The scheduler verifies every ten minutes; `manage.py audit verify` does so now."""
+    """The result of the last verification. The scheduler verifies every ten minutes; `manage.py
+    audit verify` does so now."""
     report = verification.last_report()
     if report is None:
-        return Verification(verified_at=None, intact=None, full=False, entries=0, chains=0, problems=[], notes=[])
+        return Verification(
+            verified_at=None, intact=None, full=False, entries=0, chains=0, problems=[], notes=[]
+        )
     return Verification(
-        verified_at=report.at, intact=not report.problems, full=report.full, entries=report.entries,
-        chains=report.chains, problems=[*report.problems], notes=[*report.notes],
-    )  # fmt: skip
+        verified_at=report.at,
+        intact=not report.problems,
+        full=report.full,
+        entries=report.entries,
+        chains=report.chains,
+        problems=[*report.problems],
+        notes=[*report.notes],
+    )

@@ -145,7 +145,8 @@ class Session(_Gate):
 
 
 class Nobody(AuthBase):
-    """The default of operations that are not in the permission table: no credential is good enough."""
+    """The default of operations that are not in the permission table: no credential is good
+    enough."""
 
     openapi_type = "http"
     openapi_scheme = "bearer"
@@ -158,7 +159,8 @@ class Nobody(AuthBase):
 def bearer(request: HttpRequest) -> Principal:
     """The principal of the request's bearer token. Raises Unauthorized or TooManyRequests.
 
-    A good token is good whoever else guesses beside it: behind a proxy, or on one machine, all have one address.
+    A good token is good whoever else guesses beside it: behind a proxy, or on one machine, all have
+    one address.
     """
     scheme, _, raw = request.headers.get("Authorization", "").partition(" ")
     token = find_token(raw.strip()) if scheme.lower() == "bearer" else None
@@ -182,11 +184,14 @@ def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
 def _touch(token: Token) -> None:
     """Note the use, once a minute: a write per request would cost more than the request.
 
-    A database that refuses it is left alone for a minute. The request may only read, and need not wait for a lock.
+    A database that refuses it is left alone for a minute. The request may only read, and need not
+    wait for a lock.
     """
     global _touch_again  # noqa: PLW0603 - a time, written whole
     now = timezone.now()
-    if time.monotonic() < _touch_again or (token.last_used_at is not None and token.last_used_at > now - _TOUCH):
+    if time.monotonic() < _touch_again or (
+        token.last_used_at is not None and token.last_used_at > now - _TOUCH
+    ):
         return
     try:
         Token.objects.filter(pk=token.pk).update(last_used_at=now)
@@ -202,19 +207,22 @@ def allowed(who: Principal, rule: Rule) -> Principal:
     if who.agent is not None:
         if not rule.agent:
             raise Denied(
-                "An agent's token can only call tools and list the agent's own records.", remedy="Use a user's token."
+                "An agent's token can only call tools and list the agent's own records.",
+                remedy="Use a user's token.",
             )
         return who
     for name, permission in rule.permissions.items():
         if who.user is None or not who.user.has_perm(permission):
             raise Denied(
-                f"You do not have the permission '{name}'.", remedy="Ask an administrator for a role that has it."
+                f"You do not have the permission '{name}'.",
+                remedy="Ask an administrator for a role that has it.",
             )
     return who
 
 
 def is_still_allowed(request: HttpRequest, rule: Rule) -> bool:
-    """Whether a request that was admitted would be admitted now. For answers that last; asks the database."""
+    """Whether a request that was admitted would be admitted now. For answers that last; asks the
+    database."""
     if "Authorization" in request.headers:
         token = find_token(request.headers["Authorization"].partition(" ")[2].strip())
         found = None if token is None else Principal(user=token.user, agent=token.agent)

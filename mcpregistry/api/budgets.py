@@ -1,4 +1,5 @@
-"""Budgets of agents and endpoints, and their books. An agent sees its own, and what was spent of them."""
+"""Budgets of agents and endpoints, and their books. An agent sees its own, and what was spent of
+them."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def list_budgets(
         rows = rows.filter(unit=unit)
     found = page(rows, order=("slug",), limit=limit, cursor=cursor, show=lambda row: row)
     stand = books.standings(found.items)
-    return Page[BudgetOut](items=[budget_out(row, stand[row.pk]) for row in found.items], next=found.next)
+    return Page[BudgetOut](
+        items=[budget_out(row, stand[row.pk]) for row in found.items], next=found.next
+    )
 
 
 @router.post("/budgets", response={201: BudgetOut, 404: Problem})
@@ -90,7 +93,9 @@ def list_budget_entries(
     request: HttpRequest,
     slug: Slug,
     *,
-    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a higher id.")] = None,
+    since: Annotated[
+        int | None, Query(ge=0, lt=2**63, description="Only entries with a higher id.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[SpentOut]:

@@ -1,7 +1,8 @@
-"""Call a tool over REST, through the same pipeline as over MCP: same grants, same rules, same record.
+"""Call a tool over REST, through the same pipeline as over MCP: same grants, same rules, same
+record.
 
-What the tool or its server did wrong is an answer (HTTP 200, ``success`` false), as in MCP; what the
-caller did wrong is a 4xx. ``?strict=1`` turns the former into 502 and 504.
+What the tool or its server did wrong is an answer (HTTP 200, ``success`` false), as in MCP; what
+the caller did wrong is a 4xx. ``?strict=1`` turns the former into 502 and 504.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from mcpregistry.api.once import IdempotencyKey
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.approvals import Ticket, ticket_out
 from mcpregistry.api.schemas.basics import Problem
-from mcpregistry.api.schemas.calls import CallAnswer, CallEnergyOut, CallMeta, CallOrder, CallResultMeta
+from mcpregistry.api.schemas.calls import (
+    CallAnswer,
+    CallEnergyOut,
+    CallMeta,
+    CallOrder,
+    CallResultMeta,
+)
 from mcpregistry.api.tools import ToolName
 from mcpregistry.calls.call import CallOutcome, CallRequest, Host
 from mcpregistry.calls.catalog import Entry
@@ -32,7 +39,14 @@ from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.edits import untold
 from mcpregistry.domain.calls.ends import RECORD_LATE
-from mcpregistry.domain.errors import ArgumentsInvalid, Busy, Denied, NotFound, SlipsnisseError, Unavailable
+from mcpregistry.domain.errors import (
+    ArgumentsInvalid,
+    Busy,
+    Denied,
+    NotFound,
+    SlipsnisseError,
+    Unavailable,
+)
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.servers.sessions import nameless_session
 from mcpregistry.domain.text.canonical import stored
@@ -57,9 +71,11 @@ class NotRecorded(Unavailable):
     code = "NOT_RECORDED"
 
 
-# No fault of the caller's: nothing was made, whatever state it would have ended in, and the caller may come again.
+# No fault of the caller's: nothing was made, whatever state it would have ended in, and the caller
+# may come again.
 _NOT_NOW: dict[str, type[SlipsnisseError]] = {"BUSY": Busy, "NOT_RECORDED": NotRecorded}
-# Ends of a held call that was never made: people said no (silence is one), or nobody wants it any more.
+# Ends of a held call that was never made: people said no (silence is one), or nobody wants it any
+# more.
 _NOT_MADE = {State.REJECTED: 403, State.EXPIRED: 403, State.CANCELLED: 409, State.VOID: 409}
 
 
@@ -72,16 +88,20 @@ async def call_tool(
     name: ToolName,
     payload: CallOrder,
     *,
-    strict: Annotated[bool, Query(description="Answer with 502 or 504 if the tool or its server failed.")] = False,
+    strict: Annotated[
+        bool, Query(description="Answer with 502 or 504 if the tool or its server failed.")
+    ] = False,
     idempotency_key: IdempotencyKey = None,
     prefer: Prefer = None,
 ) -> Status[CallAnswer] | Status[Problem]:
     """Call a tool, by its name on the endpoint or as `server::tool`.
 
-    The status 202 means that the call waits for an approval and has not been made. Send the identical request again to
-    join it: after the approval, the call runs once, and the answer contains its result.
+    The status 202 means that the call waits for an approval and has not been made. Send the
+    identical request again to join it: after the approval, the call runs once, and the answer
+    contains its result.
     """
-    who, wait = principal(request), seconds_to_wait(prefer)
+    who = principal(request)
+    wait = seconds_to_wait(prefer)
     if idempotency_key is None:
         return await _call(who, name, payload, strict=strict, wait=wait)
     use = {"caller": who.actor, "key": idempotency_key}
@@ -110,18 +130,29 @@ async def _call(
 ) -> Status[CallAnswer] | Status[Problem]:
     engine = current_engine()
     conversation = payload.conversation or ""
-    catalogue = await within(engine.catalogue(payload.endpoint, _agent(who, payload.agent)), conversation)
+    catalogue = await within(
+        engine.catalogue(payload.endpoint, _agent(who, payload.agent)), conversation
+    )
     entry = catalogue.find(name)
     _check_names(entry, payload.mcp)
-    name_of_host = "" if who.agent else who.actor[:100]  # a person acted for the agent: the record says who
+    # a person acted for the agent: the record says who
+    name_of_host = "" if who.agent else who.actor[:100]
     host = Host(name=name_of_host, transport="rest", hold=wait, said=payload.said)
     outcome = await engine.call(
         CallRequest(
-            catalogue, name, payload.params, "rest",
-            host_name=name_of_host, request_id=payload.mcp.request_id, host=host, call_id=call_id,
-            requester=who.requester, conversation=conversation, session=nameless_session(payload.endpoint, conversation=conversation),
+            catalogue,
+            name,
+            payload.params,
+            "rest",
+            host_name=name_of_host,
+            request_id=payload.mcp.request_id,
+            host=host,
+            call_id=call_id,
+            requester=who.requester,
+            conversation=conversation,
+            session=nameless_session(payload.endpoint, conversation=conversation),
         )
-    )  # fmt: skip
+    )
     return _told(outcome, entry, name, payload, strict=strict)
 
 
@@ -149,10 +180,15 @@ def _told(
 def _agent(who: Principal, named: str | None) -> str:
     if who.agent is None:
         if named is None:
-            raise ArgumentsInvalid(error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.')
+            raise ArgumentsInvalid(
+                error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.'
+            )
         return named
     if named not in (None, who.agent.slug):
-        raise Denied("The token belongs to another agent.", remedy="Leave out 'agent': the token identifies the agent.")
+        raise Denied(
+            "The token belongs to another agent.",
+            remedy="Leave out 'agent': the token identifies the agent.",
+        )
     return who.agent.slug
 
 
@@ -160,12 +196,16 @@ def _check_names(entry: Entry | None, meta: CallMeta) -> None:
     """An unknown tool is refused by the pipeline, which also records it."""
     if entry is None:
         return
-    server, tool = entry.offer.server, entry.offer.tool
+    server = entry.offer.server
+    tool = entry.offer.tool
     if meta.server_name not in (None, server.slug, server.title):
-        raise ArgumentsInvalid("'mcp.server_name' is not the server of this tool.", remedy=f"Use '{server.slug}'.")
+        raise ArgumentsInvalid(
+            "'mcp.server_name' is not the server of this tool.", remedy=f"Use '{server.slug}'."
+        )
     if meta.tool_name not in (None, tool.name):
         raise ArgumentsInvalid(
-            "'mcp.tool_name' is not the name of this tool on its server.", remedy=f"Use '{tool.name}'."
+            "'mcp.tool_name' is not the name of this tool on its server.",
+            remedy=f"Use '{tool.name}'.",
         )
 
 
@@ -186,7 +226,8 @@ def _status(outcome: CallOutcome, *, strict: bool) -> int:
 
 def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str) -> CallAnswer:
     success = outcome.state is State.SUCCEEDED
-    own = untold(outcome.result) if outcome.result is not None else None  # an approver's edit is told in mcp.content
+    # an approver's edit is told in mcp.content
+    own = untold(outcome.result) if outcome.result is not None else None
     details = CallResultMeta(
         invocation_id=outcome.invocation_id,
         state=outcome.state,
@@ -201,7 +242,9 @@ def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str
         approval=_ticket(outcome),
         warning=outcome.warning,
         record=RECORD_LATE if outcome.late else "",
-        energy=CallEnergyOut(charged=outcome.energy.amount, level=outcome.energy.level) if outcome.energy else None,
+        energy=CallEnergyOut(charged=outcome.energy.amount, level=outcome.energy.level)
+        if outcome.energy
+        else None,
     )
     return CallAnswer(
         tool_name=entry.name if entry else name,

@@ -41,7 +41,9 @@ def _known(name: str) -> str:
     return name
 
 
-FormatName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(FORMATS)})]
+FormatName = Annotated[
+    str, AfterValidator(_known), Field(json_schema_extra={"enum": list(FORMATS)})
+]
 
 
 def _readable(name: str) -> str:
@@ -50,11 +52,15 @@ def _readable(name: str) -> str:
     return name
 
 
-ImportName = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"enum": list(READABLE)})]
+ImportName = Annotated[
+    str, AfterValidator(_readable), Field(json_schema_extra={"enum": list(READABLE)})
+]
 
 Projects = Annotated[
     list[Text],
-    Query(max_length=200, description="Folders of the file's projects to add as workspaces, or `all`."),
+    Query(
+        max_length=200, description="Folders of the file's projects to add as workspaces, or `all`."
+    ),
 ]
 WorkspaceAgent = Annotated[
     Text | None,
@@ -64,13 +70,19 @@ WorkspaceAgent = Annotated[
 _FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"text/plain": {"schema": {"type": "string", "description": "The file: JSON, YAML or TOML."}}},
+        "content": {
+            "text/plain": {
+                "schema": {"type": "string", "description": "The file: JSON, YAML or TOML."}
+            }
+        },
     }
 }
 
 
 @router.get("/config/export", response=ExportOut)
-def export_configuration(request: HttpRequest, format: FormatName, only_enabled: bool = False) -> ExportOut:
+def export_configuration(
+    request: HttpRequest, format: FormatName, only_enabled: bool = False
+) -> ExportOut:
     """The servers as a configuration file in the given format, without secret values."""
     written = export_config(format_name=format, actor=actor(request), only_enabled=only_enabled)
     _refuse(written.refused, "Nothing was exported")
@@ -85,7 +97,8 @@ def configuration_schema(
         slipsnisse.Variant, Query(description="Schema of the plain or of the extended format.")
     ] = "slipsnisse",
 ) -> dict[str, Any]:
-    """The JSON Schema of the site's own file format. Use it to validate files before you import them."""
+    """The JSON Schema of the site's own file format. Use it to validate files before you import
+    them."""
     return schema(variant)
 
 
@@ -95,7 +108,8 @@ def _read_large(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def reading(request: HttpRequest, **given: Any) -> Any:
         if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
-            request._body = request.read(large.MAX_BYTES + 1)  # what request.body returns from then on
+            # what request.body returns from then on
+            request._body = request.read(large.MAX_BYTES + 1)
         return view(request, **given)
 
     return reading
@@ -108,22 +122,29 @@ def import_configuration(
     request: HttpRequest,
     *,
     format: Annotated[
-        ImportName | None, Query(description="Format of the file. Default: detected from its content.")
+        ImportName | None,
+        Query(description="Format of the file. Default: detected from its content."),
     ] = None,
     file: Annotated[
-        Text | None, Query(max_length=200, description="Name of the file. Its ending distinguishes JSON from YAML.")
+        Text | None,
+        Query(
+            max_length=200, description="Name of the file. Its ending distinguishes JSON from YAML."
+        ),
     ] = None,
     on_conflict: Literal["error", "skip", "replace", "rename"] = "error",
     credentials: Annotated[
-        bool, Query(description="Store values that look like secrets as credentials of their server.")
+        bool,
+        Query(description="Store values that look like secrets as credentials of their server."),
     ] = False,
     projects: Projects = [],  # noqa: B006 - pydantic copies it
     agent: WorkspaceAgent = None,
     dry_run: bool = False,
 ) -> ImportOut:
-    """Import a configuration file of up to 50 MiB. The body is the file. A file larger than 1 MiB must be JSON.
+    """Import a configuration file of up to 50 MiB. The body is the file. A file larger than 1 MiB
+    must be JSON.
 
-    An entry that cannot be used is left out. If the whole file is refused, nothing is saved. A dry run returns all notes.
+    An entry that cannot be used is left out. If the whole file is refused, nothing is saved. A dry
+    run returns all notes.
     """
     _check_rights(request, credentials=credentials, projects=projects)
     outcome = import_file(
@@ -137,27 +158,38 @@ def import_configuration(
         workspaces=Choice(frozenset(projects), agent or "local"),
         rights=rights(request),
         may_rule=all(_may(request, right) for right in MAY_RULE),
-        may_grant=_may(request, "mcpregistry.add_grant") and _may(request, "subagents.add_experttool"),
+        may_grant=_may(request, "mcpregistry.add_grant")
+        and _may(request, "subagents.add_experttool"),
     )
     if not dry_run:
         _refuse(outcome.refused, "Nothing was imported")
     return ImportOut(
         saved=outcome.saved,
         format=outcome.format,
-        changes=[ChangeOut(server=change.label, action=change.action) for change in outcome.changes],
+        changes=[
+            ChangeOut(server=change.label, action=change.action) for change in outcome.changes
+        ],
         notes=_notes(outcome.notes),
         diff=capped(outcome.diff(), 200_000),
         projects=[
-            ProjectOut(directory=each.directory, endpoint=each.endpoint, agent=each.agent, servers=[*each.servers], exists=each.exists)
+            ProjectOut(
+                directory=each.directory,
+                endpoint=each.endpoint,
+                agent=each.agent,
+                servers=[*each.servers],
+                exists=each.exists,
+            )
             for each in outcome.projects
         ],
-    )  # fmt: skip
+    )
 
 
 def _check_rights(request: HttpRequest, *, credentials: bool, projects: list[str]) -> None:
     if credentials and not all(_may(request, right) for right in MAY_KEEP):
         raise Denied(
-            error_texts.not_permitted("add", "credentials and to choose the servers that receive them"),
+            error_texts.not_permitted(
+                "add", "credentials and to choose the servers that receive them"
+            ),
             remedy=f"{error_texts.ask_for_role('admin')} Or leave out credentials=true.",
         )
     if projects and not all(_may(request, right) for right in MAY_MAKE):
@@ -174,9 +206,16 @@ def _may(request: HttpRequest, permission: str) -> bool:
 
 def _refuse(notes: tuple[Note, ...], what: str) -> None:
     if notes:
-        reasons = " ".join(f"{note.pointer or '/'}: {note.sentence} {note.remedy}".strip() for note in notes[:20])
-        raise ConfigInvalid(f"{what}. {capped(reasons, 4000)}", remedy="Correct the file and send it again.")
+        reasons = " ".join(
+            f"{note.pointer or '/'}: {note.sentence} {note.remedy}".strip() for note in notes[:20]
+        )
+        raise ConfigInvalid(
+            f"{what}. {capped(reasons, 4000)}", remedy="Correct the file and send it again."
+        )
 
 
 def _notes(notes: Iterable[Note]) -> list[NoteOut]:
-    return [NoteOut(action=n.action, pointer=n.pointer, message=n.sentence, remedy=n.remedy) for n in notes]
+    return [
+        NoteOut(action=n.action, pointer=n.pointer, message=n.sentence, remedy=n.remedy)
+        for n in notes
+    ]

@@ -1,4 +1,5 @@
-"""The context bill: what the definitions that an agent is shown cost on every turn, and taking out what is not needed."""
+"""The context bill: what the definitions that an agent is shown cost on every turn, and taking out
+what is not needed."""
 
 from __future__ import annotations
 
@@ -35,31 +36,49 @@ def get_context_bill(
             description="Where to hide tools: in the grants of the agent or in the list of the endpoint. The bill counts the calls of this agent, or the calls through this endpoint."
         ),
     ] = "agent",
-    days: Annotated[int, Query(ge=1, le=365, description="Number of days for which calls are counted.")] = DAYS,
+    days: Annotated[
+        int, Query(ge=1, le=365, description="Number of days for which calls are counted.")
+    ] = DAYS,
     limit: Annotated[
-        int, Query(ge=1, le=10_000, description="Maximum number of tools in the answer, most expensive first.")
+        int,
+        Query(
+            ge=1,
+            le=10_000,
+            description="Maximum number of tools in the answer, most expensive first.",
+        ),
     ] = 200,
 ) -> BillOut:
-    """Tokens of the definitions that the agent's hosts get on the endpoint, at about four bytes each, and which tools are
-    not used.
+    """Tokens of the definitions that the agent's hosts get on the endpoint, at about four bytes
+    each, and which tools are not used.
     """
-    whose, door = lookup.agent(agent), lookup.endpoint(endpoint)
+    whose = lookup.agent(agent)
+    door = lookup.endpoint(endpoint)
     holder = _holder(whose, door, hide_from)
-    return bill_out(_bill(whose, door, holder, days), agent=whose, endpoint=door, hide_from=hide_from, limit=limit)
+    return bill_out(
+        _bill(whose, door, holder, days),
+        agent=whose,
+        endpoint=door,
+        hide_from=hide_from,
+        limit=limit,
+    )
 
 
 @router.post("/context-bill/hide", response={200: Hidden, 404: Problem, 409: Problem})
 @once()
 def hide_tools(request: HttpRequest, payload: Hide) -> Status[Hidden]:
-    """Remove tools from the agent's grants, or from the endpoint's list. The grant of a whole server is replaced by single
-    grants for the remaining tools. If one of the tools is not on the bill, the whole request is refused (404)."""
-    whose, door = lookup.agent(payload.agent), lookup.endpoint(payload.endpoint)
+    """Remove tools from the agent's grants, or from the endpoint's list. The grant of a whole
+    server is replaced by single grants for the remaining tools. If one of the tools is not on the
+    bill, the whole request is refused (404)."""
+    whose = lookup.agent(payload.agent)
+    door = lookup.endpoint(payload.endpoint)
     holder = _holder(whose, door, payload.hide_from)
     found = _bill(whose, door, holder, DAYS)
     tools = _named(payload.tools, found)
     gone, made = hiding.hide(holder, tools, actor=actor(request), user=person(request))
     left = found.without({tool.pk for tool in tools})
-    return Status(200, Hidden(withdrawn=gone, given=made, tokens_before=found.total, tokens_after=left))
+    return Status(
+        200, Hidden(withdrawn=gone, given=made, tokens_before=found.total, tokens_after=left)
+    )
 
 
 def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoint:
@@ -90,4 +109,6 @@ def _named(names: list[str], found: Bill) -> list[Tool]:
             f"These tools are not on the context bill: {', '.join(sorted(wanted[pk] for pk in missing))}.",
             remedy=error_texts.list_with("GET /context-bill"),
         )
-    return list(Tool.offers.filter(pk__in=wanted).select_related("server").order_by("server__slug", "name"))
+    return list(
+        Tool.offers.filter(pk__in=wanted).select_related("server").order_by("server__slug", "name")
+    )

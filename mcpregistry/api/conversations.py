@@ -42,7 +42,9 @@ def list_conversations(
     *,
     agent: Slug | None = None,
     state: ConversationState | None = None,
-    q: Annotated[Text | None, Query(max_length=200, description="Text that the title contains.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text that the title contains.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ConversationOut]:
@@ -59,7 +61,9 @@ def begin_conversation(request: HttpRequest, payload: ConversationNew) -> Status
     """Start a conversation. Calls that name its id belong to it."""
     given = payload.given()
     agent = _agent(principal(request), given.pop("agent", None))
-    row = lifecycle.save_conversation(conversation=Conversation(agent=agent, **given), actor=actor(request))
+    row = lifecycle.save_conversation(
+        conversation=Conversation(agent=agent, **given), actor=actor(request)
+    )
     return Status(201, conversation_out(row))
 
 
@@ -73,15 +77,19 @@ def get_conversation(request: HttpRequest, conversation_id: ConversationPath) ->
 def change_conversation(
     request: HttpRequest, conversation_id: ConversationPath, payload: ConversationChange
 ) -> ConversationOut:
-    """Change the fields that are sent. The others stay as they are. A change of its servers applies from the next call on."""
+    """Change the fields that are sent. The others stay as they are. A change of its servers applies
+    from the next call on."""
     row = _one(request, conversation_id).change(**payload.given())
     return conversation_out(lifecycle.save_conversation(conversation=row, actor=actor(request)))
 
 
 @router.post("/conversations/{conversation_id}/end", response={200: ConversationOut, 409: Problem})
 def end_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
-    """End the conversation for good. New calls that name it are refused. Calls that are running or held continue."""
-    return conversation_out(lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request)))
+    """End the conversation for good. New calls that name it are refused. Calls that are running or
+    held continue."""
+    return conversation_out(
+        lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request))
+    )
 
 
 @router.get("/conversations/{conversation_id}/messages", response=Page[ConversationMessageOut])
@@ -89,13 +97,20 @@ def list_conversation_messages(
     request: HttpRequest,
     conversation_id: ConversationPath,
     *,
-    after: Annotated[int | None, Query(ge=0, lt=2**63, description="Only messages with a higher id.")] = None,
-    thoughts: Annotated[bool, Query(description="Include the notes that the agent has kept for itself.")] = False,
+    after: Annotated[
+        int | None, Query(ge=0, lt=2**63, description="Only messages with a higher id.")
+    ] = None,
+    thoughts: Annotated[
+        bool, Query(description="Include the notes that the agent has kept for itself.")
+    ] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ConversationMessageOut]:
-    """Messages, oldest first. Use `after` to get the messages that were written since; none is missed."""
-    rows = Message.objects.visible_to(principal(request).who).filter(conversation=_one(request, conversation_id))
+    """Messages, oldest first. Use `after` to get the messages that were written since; none is
+    missed."""
+    rows = Message.objects.visible_to(principal(request).who).filter(
+        conversation=_one(request, conversation_id)
+    )
     if not thoughts:
         rows = rows.exclude(kind=MessageKind.THOUGHT)
     if after is not None:
@@ -103,16 +118,23 @@ def list_conversation_messages(
     return page(rows, order=("id",), limit=limit, cursor=cursor, show=message_out)
 
 
-@router.post("/conversations/{conversation_id}/messages", response={201: ConversationMessageOut, 409: Problem})
+@router.post(
+    "/conversations/{conversation_id}/messages",
+    response={201: ConversationMessageOut, 409: Problem},
+)
 @once()
 def write_message(
     request: HttpRequest, conversation_id: ConversationPath, payload: MessageNew
 ) -> Status[ConversationMessageOut]:
-    """Write to the agent or, with an agent's own token, as the agent. The answer does not wait for the agent."""
+    """Write to the agent or, with an agent's own token, as the agent. The answer does not wait for
+    the agent."""
     row = messages.say(
-        conversation=_one(request, conversation_id), kind=_kind(principal(request), payload), text=payload.text,
-        author=actor(request), user=person(request),
-    )  # fmt: skip
+        conversation=_one(request, conversation_id),
+        kind=_kind(principal(request), payload),
+        text=payload.text,
+        author=actor(request),
+        user=person(request),
+    )
     return Status(201, message_out(row))
 
 
@@ -132,8 +154,13 @@ def _one(request: HttpRequest, conversation_id: str) -> Conversation:
 def _agent(who: Principal, named: str | None) -> Agent:
     if who.agent is None:
         if named is None:
-            raise ArgumentsInvalid(error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.')
+            raise ArgumentsInvalid(
+                error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.'
+            )
         return lookup.agent(named)
     if named not in (None, who.agent.slug):
-        raise Denied("The token belongs to another agent.", remedy="Leave out 'agent': the token identifies the agent.")
+        raise Denied(
+            "The token belongs to another agent.",
+            remedy="Leave out 'agent': the token identifies the agent.",
+        )
     return who.agent

@@ -1,4 +1,5 @@
-"""Definitions that wait for a decision, what was found in them, and the decision; tools that have drifted."""
+"""Definitions that wait for a decision, what was found in them, and the decision; tools that have
+drifted."""
 
 from __future__ import annotations
 
@@ -36,11 +37,14 @@ def list_definitions(
     *,
     state: Literal["waiting", "serving", "rejected", "all"] = "waiting",
     server: Slug | None = None,
-    severity: Annotated[int, Query(ge=0, le=3, description="Minimum severity: 1 note, 2 suspicious, 3 danger.")] = 0,
+    severity: Annotated[
+        int, Query(ge=0, le=3, description="Minimum severity: 1 note, 2 suspicious, 3 danger.")
+    ] = 0,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DefinitionOut]:
-    """Definitions by state. `waiting` means the newest definition of a tool, which is not approved or rejected yet."""
+    """Definitions by state. `waiting` means the newest definition of a tool, which is not approved
+    or rejected yet."""
     rows = _ROWS.all()
     if state == "waiting":
         rows = rows.filter(decided_at__isnull=True, tool__present=True, tool__latest=F("pk"))
@@ -52,15 +56,24 @@ def list_definitions(
         rows = rows.filter(severity__gte=severity)
     if server:
         rows = rows.filter(tool__server__slug=server)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, row.tool))
+    return page(
+        rows,
+        order=("-id",),
+        limit=limit,
+        cursor=cursor,
+        show=lambda row: definition_out(row, row.tool),
+    )
 
 
 @router.get("/drift", response=Page[DriftOut])
 def list_drift(
     request: HttpRequest, *, server: Slug | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DriftOut]:
-    """Tools that no agent sees because their definition is new, changed, rejected, or no longer offered by the server."""
-    rows = Tool.offers.exclude(pk__in=Tool.offers.serving()).select_related("server", "latest", "pinned")
+    """Tools that no agent sees because their definition is new, changed, rejected, or no longer
+    offered by the server."""
+    rows = Tool.offers.exclude(pk__in=Tool.offers.serving()).select_related(
+        "server", "latest", "pinned"
+    )
     if server:
         rows = rows.filter(server__slug=server)
     return page(rows, order=("server__slug", "name"), limit=limit, cursor=cursor, show=drift_out)
@@ -68,13 +81,15 @@ def list_drift(
 
 @router.get("/definitions/{definition_id}", response=DefinitionDetail)
 def get_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """One definition with the scanner's findings, and its differences from the approved one, word by word."""
+    """One definition with the scanner's findings, and its differences from the approved one, word
+    by word."""
     return _shown(definition_id)
 
 
 @router.post("/definitions/{definition_id}/approve", response=DefinitionDetail)
 def approve_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """Approve the definition. Agents can use the tool as long as its server offers exactly this definition."""
+    """Approve the definition. Agents can use the tool as long as its server offers exactly this
+    definition."""
     return _decided(request, definition_id, decisions.approve)
 
 
@@ -86,11 +101,14 @@ def reject_definition(request: HttpRequest, definition_id: lookup.Id) -> Definit
 
 @router.post("/definitions/{definition_id}/revert", response={200: DefinitionDetail, 409: Problem})
 def revert_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
-    """Reject the definition and keep the approved one. The tool is offered again as soon as its server returns to it."""
+    """Reject the definition and keep the approved one. The tool is offered again as soon as its
+    server returns to it."""
     return _decided(request, definition_id, decisions.revert)
 
 
-def _decided(request: HttpRequest, definition_id: int, verb: Callable[..., Tool]) -> DefinitionDetail:
+def _decided(
+    request: HttpRequest, definition_id: int, verb: Callable[..., Tool]
+) -> DefinitionDetail:
     found = lookup.one(_ROWS.all(), "definition", pk=definition_id)
     verb(definition=found, actor=actor(request), user=person(request))
     return _shown(definition_id)

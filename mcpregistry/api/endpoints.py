@@ -37,12 +37,18 @@ router = Routes(tags=["endpoints"])
 def list_endpoints(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Text that the slug or name contains.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text that the slug or name contains.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[EndpointOut]:
     """Endpoints by slug."""
-    rows = Endpoint.objects.filter(Q(slug__icontains=q) | Q(name__icontains=q)) if q else Endpoint.objects.all()
+    rows = (
+        Endpoint.objects.filter(Q(slug__icontains=q) | Q(name__icontains=q))
+        if q
+        else Endpoint.objects.all()
+    )
     return page(rows, order=("slug",), limit=limit, cursor=cursor, show=endpoint_out)
 
 
@@ -64,24 +70,33 @@ def get_endpoint(request: HttpRequest, slug: Slug) -> EndpointOut:
 def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -> EndpointOut:
     """Change the fields that are sent. The others stay as they are."""
     row = lookup.endpoint(slug).change(**payload.given())
-    return endpoint_out(agents.save_endpoint(endpoint=row, actor=actor(request), rights=rights(request)))
+    return endpoint_out(
+        agents.save_endpoint(endpoint=row, actor=actor(request), rights=rights(request))
+    )
 
 
 @router.delete("/endpoints/{slug}", response={204: None, 409: Problem})
 def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete an endpoint with its grants. Hosts that use it get the answer that it does not exist.
 
-    The answer is 409 if this would also delete rules, budgets or other records that the user has no permission to delete.
+    The answer is 409 if this would also delete rules, budgets or other records that the user has no
+    permission to delete.
     """
-    agents.delete_endpoint(endpoint=lookup.endpoint(slug), actor=actor(request), rights=rights(request))
+    agents.delete_endpoint(
+        endpoint=lookup.endpoint(slug), actor=actor(request), rights=rights(request)
+    )
     return Status(204, None)
 
 
 @router.get("/endpoints/{slug}/tools", response=Listing)
 def list_endpoint_tools(
-    request: HttpRequest, slug: Slug, agent: Slug | None = None, conversation: ConversationId | None = None
+    request: HttpRequest,
+    slug: Slug,
+    agent: Slug | None = None,
+    conversation: ConversationId | None = None,
 ) -> Listing:
-    """The tools that the agent's hosts see on the endpoint, optionally within one of its conversations.
+    """The tools that the agent's hosts see on the endpoint, optionally within one of its
+    conversations.
 
     With an agent's token, this is the agent's own list. A user must set `agent`.
     """
@@ -90,7 +105,8 @@ def list_endpoint_tools(
         raise ArgumentsInvalid(error_texts.required("agent"), remedy="Add ?agent=SLUG.")
     if who is not None and agent not in (None, who.slug):
         raise NotFound(
-            error_texts.not_found("agent", agent), remedy="Leave out 'agent': the token identifies the agent."
+            error_texts.not_found("agent", agent),
+            remedy="Leave out 'agent': the token identifies the agent.",
         )
     catalogue = current_engine().catalogue(slug, who.slug if who else str(agent))
     return _listing(within_sync(catalogue, conversation or ""))
@@ -107,5 +123,8 @@ def _listing(catalogue: Catalogue) -> Listing:
         for name, entry in catalogue.entries.items()
     ]
     return Listing(
-        endpoint=catalogue.endpoint.slug, agent=catalogue.agent.slug, instructions=catalogue.instructions(), tools=tools
+        endpoint=catalogue.endpoint.slug,
+        agent=catalogue.agent.slug,
+        instructions=catalogue.instructions(),
+        tools=tools,
     )

@@ -34,7 +34,11 @@ router = Routes(tags=["energy"])
 def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None) -> Page[PoolOut]:
     """Energy pools by slug, with their current level."""
     return page(
-        _visible(request), order=("slug",), limit=limit, cursor=cursor, show=partial(pool_out, to=_agent(request))
+        _visible(request),
+        order=("slug",),
+        limit=limit,
+        cursor=cursor,
+        show=partial(pool_out, to=_agent(request)),
     )
 
 
@@ -72,7 +76,9 @@ def list_entries(
     request: HttpRequest,
     slug: Slug,
     *,
-    since: Annotated[int | None, Query(ge=0, lt=2**63, description="Only entries with a higher id.")] = None,
+    since: Annotated[
+        int | None, Query(ge=0, lt=2**63, description="Only entries with a higher id.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[EnergyEntryOut]:
@@ -90,7 +96,9 @@ def list_entries(
 def grant_energy(request: HttpRequest, slug: Slug, payload: GrantEnergy) -> Status[EnergyEntryOut]:
     """Add units of energy, up to the pool's capacity."""
     row = _one(request, slug)
-    return Status(201, entry_out(pools.grant(pool_id=row.pk, amount=payload.amount, actor=actor(request))))
+    return Status(
+        201, entry_out(pools.grant(pool_id=row.pk, amount=payload.amount, actor=actor(request)))
+    )
 
 
 def _agent(request: HttpRequest) -> str:
@@ -100,7 +108,11 @@ def _agent(request: HttpRequest) -> str:
 
 
 def _visible(request: HttpRequest) -> QuerySet[EnergyPool]:
-    return EnergyPool.objects.visible_to(principal(request).who).with_reserved().prefetch_related("agents")
+    return (
+        EnergyPool.objects.visible_to(principal(request).who)
+        .with_reserved()
+        .prefetch_related("agents")
+    )
 
 
 def _one(request: HttpRequest, slug: str) -> EnergyPool:

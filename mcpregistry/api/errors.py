@@ -115,8 +115,11 @@ def add_handlers(api: NinjaAPI) -> None:
     api.add_exception_handler(Exception, _unexpected)
 
 
-def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[errors.AlreadyExists]) -> HttpResponse:
-    """Says where the other one is: in the list that the error names, below the one that was posted to, or next to what was to be changed."""
+def _already_exists(
+    request: HttpRequest, error: errors.AlreadyExists | type[errors.AlreadyExists]
+) -> HttpResponse:
+    """Says where the other one is: in the list that the error names, below the one that was posted
+    to, or next to what was to be changed."""
     assert isinstance(error, errors.AlreadyExists)
     if error.among:
         siblings = reverse("api:api-root") + error.among
@@ -124,7 +127,9 @@ def _already_exists(request: HttpRequest, error: errors.AlreadyExists | type[err
         siblings = request.path if request.method == "POST" else request.path.rpartition("/")[0]
     return refusal(
         errors.AlreadyExists(
-            error.message, remedy=f"The existing record is at {siblings}/{error.key}. {error.remedy}", key=error.key
+            error.message,
+            remedy=f"The existing record is at {siblings}/{error.key}. {error.remedy}",
+            key=error.key,
         )
     )
 
@@ -139,7 +144,9 @@ def unauthorized() -> Unauthorized:
 
 def no_address() -> errors.NotFound:
     """The refusal of an address that the API does not have."""
-    return errors.NotFound("The API does not have this address.", remedy="See /api/v1/docs for all addresses.")
+    return errors.NotFound(
+        "The API does not have this address.", remedy="See /api/v1/docs for all addresses."
+    )
 
 
 def _unreadable(error: HttpError) -> errors.SlipsnisseError:
@@ -165,9 +172,12 @@ def _too_many() -> TooLarge:
 
 def _invalid(error: ValidationError) -> errors.ArgumentsInvalid:
     """Names what is wrong, never the value: it may be the very secret that was misplaced."""
-    problems = "; ".join(f"{_place(item)}: {item.get('msg', 'invalid')}" for item in error.errors[:20])
+    problems = "; ".join(
+        f"{_place(item)}: {item.get('msg', 'invalid')}" for item in error.errors[:20]
+    )
     return errors.ArgumentsInvalid(
-        f"The request is not valid: {problems}.", remedy="Correct these values. Their form is shown in /api/v1/docs."
+        f"The request is not valid: {problems}.",
+        remedy="Correct these values. Their form is shown in /api/v1/docs.",
     )
 
 

@@ -56,7 +56,9 @@ def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
         expires_at=payload.expires_at,
         note=payload.note,
     )
-    return Status(201, grant_out(grants.save_grant(grant=grant, actor=actor(request), user=person(request))))
+    return Status(
+        201, grant_out(grants.save_grant(grant=grant, actor=actor(request), user=person(request)))
+    )
 
 
 @router.get("/grants/{grant_id}", response=GrantOut)

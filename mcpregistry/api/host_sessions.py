@@ -30,17 +30,22 @@ def list_host_sessions(
     agent: Slug | None = None,
     endpoint: Slug | None = None,
     ended: Annotated[
-        bool | None, Query(description="`true`: only ended sessions. `false`: only active sessions.")
+        bool | None,
+        Query(description="`true`: only ended sessions. `false`: only active sessions."),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[HostSessionOut]:
     """Host sessions, newest first. Ended sessions are listed for some minutes."""
     exact = {"agent_slug": agent, "endpoint_slug": endpoint}
-    rows = _rows(request).filter(**{key: value for key, value in exact.items() if value is not None})
+    rows = _rows(request).filter(
+        **{key: value for key, value in exact.items() if value is not None}
+    )
     if ended is not None:
         rows = rows.filter(ended_at__isnull=not ended)
-    return page(rows, order=("-created_at", "id"), limit=limit, cursor=cursor, show=host_session_out)
+    return page(
+        rows, order=("-created_at", "id"), limit=limit, cursor=cursor, show=host_session_out
+    )
 
 
 @router.get("/host-sessions/{session_id}", response=HostSessionOut)
@@ -51,8 +56,8 @@ def get_host_session(request: HttpRequest, session_id: SessionPath) -> HostSessi
 
 @router.post("/host-sessions/{session_id}/end", response={200: HostSessionOut, 409: Problem})
 def end_host_session(request: HttpRequest, session_id: SessionPath) -> HostSessionOut:
-    """End the session and its own connections in every process. Its host can open a new one; to prevent that, revoke the
-    token.
+    """End the session and its own connections in every process. Its host can open a new one; to
+    prevent that, revoke the token.
     """
     host_sessions.end_by_hand(session=_one(request, session_id), actor=actor(request))
     return host_session_out(_one(request, session_id))

@@ -1,4 +1,5 @@
-"""Installed packages: ask for one, read its lock, approve exactly that, set a server to it, roll back, remove."""
+"""Installed packages: ask for one, read its lock, approve exactly that, set a server to it, roll
+back, remove."""
 
 from __future__ import annotations
 
@@ -56,11 +57,17 @@ def list_installs(
 @router.post("/installs", response={202: InstallOut, 404: Problem, 409: Problem})
 @once()
 def ask_install(request: HttpRequest, payload: InstallNew) -> Status[InstallOut]:
-    """Request the installation of a package. A worker creates its lock: poll the returned id until its state is `waiting`."""
+    """Request the installation of a package. A worker creates its lock: poll the returned id until
+    its state is `waiting`."""
     install = installs.resolve(
-        ecosystem=payload.ecosystem, package=payload.package, version=payload.version, program=payload.program,
-        server=lookup.server(payload.server) if payload.server else None, slug=payload.slug, actor=actor(request),
-    )  # fmt: skip
+        ecosystem=payload.ecosystem,
+        package=payload.package,
+        version=payload.version,
+        program=payload.program,
+        server=lookup.server(payload.server) if payload.server else None,
+        slug=payload.slug,
+        actor=actor(request),
+    )
     return Status(202, install_out(install))
 
 
@@ -71,30 +78,39 @@ def get_install(request: HttpRequest, install_id: lookup.Id) -> InstallWhole:
 
 
 @router.post("/installs/{install_id}/approve", response={202: InstallOut, 409: Problem})
-def approve_install(request: HttpRequest, install_id: lookup.Id, payload: InstallApproval) -> Status[InstallOut]:
-    """Approve exactly the lock that was shown. A worker then installs it. This does not start a server."""
+def approve_install(
+    request: HttpRequest, install_id: lookup.Id, payload: InstallApproval
+) -> Status[InstallOut]:
+    """Approve exactly the lock that was shown. A worker then installs it. This does not start a
+    server."""
     install = requests.approve(
-        install=lookup.one(_ROWS.all(), "install", pk=install_id), lock_sha256=payload.lock_sha256,
-        actor=actor(request), user=person(request),
-    )  # fmt: skip
+        install=lookup.one(_ROWS.all(), "install", pk=install_id),
+        lock_sha256=payload.lock_sha256,
+        actor=actor(request),
+        user=person(request),
+    )
     return Status(202, install_out(install))
 
 
 @router.post("/installs/{install_id}/use", response={200: ServerOut, 409: Problem})
 def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse) -> ServerOut:
-    """Set the command of a server to this install, or add a server for it. It is a draft until its launch is confirmed."""
+    """Set the command of a server to this install, or add a server for it. It is a draft until its
+    launch is confirmed."""
     install = lookup.one(_ROWS.all(), "install", pk=install_id)
     server = lookup.server(payload.server) if payload.server else None
     if payload.values is None:
         return server_out(requests.use(install=install, server=server, actor=actor(request)))
     user = cast(User, person(request))
-    made = settings.use(install=install, values=payload.values, server=server, user=user, actor=actor(request))
+    made = settings.use(
+        install=install, values=payload.values, server=server, user=user, actor=actor(request)
+    )
     return server_out(made)
 
 
 @router.delete("/installs/{install_id}", response={204: None, 409: Problem})
 def remove_install(request: HttpRequest, install_id: lookup.Id) -> Status[None]:
-    """Delete the install. Its folder is deleted within a minute. This is refused while a server uses it."""
+    """Delete the install. Its folder is deleted within a minute. This is refused while a server
+    uses it."""
     requests.remove(install=lookup.one(_ROWS.all(), "install", pk=install_id), actor=actor(request))
     return Status(204, None)
 

@@ -12,7 +12,12 @@ from mcpregistry.api.auth import principal
 from mcpregistry.api.paging import Cursor, Limit, page
 from mcpregistry.api.routes import Routes
 from mcpregistry.api.schemas.basics import Page, Slug, Text, When
-from mcpregistry.api.schemas.records import InvocationDetail, InvocationOut, invocation_detail, invocation_out
+from mcpregistry.api.schemas.records import (
+    InvocationDetail,
+    InvocationOut,
+    invocation_detail,
+    invocation_out,
+)
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import Invocation
 from mcpregistry.queries.call_search import calls_with
@@ -31,24 +36,34 @@ def list_invocations(
     endpoint: Slug | None = None,
     server: Slug | None = None,
     tool: Annotated[
-        Text | None, Query(max_length=500, description="Name of the tool at its server or as hosts see it.")
+        Text | None,
+        Query(max_length=500, description="Name of the tool at its server or as hosts see it."),
     ] = None,
     origin: Literal["stdio", "http", "rest", "run", "test", "trial"] | None = None,
     request_id: Annotated[Text | None, Query(max_length=100)] = None,
     conversation: Annotated[Text | None, Query(max_length=32)] = None,
     q: Annotated[
-        Text | None, Query(max_length=200, description="Words that the names, arguments, error or result contain.")
+        Text | None,
+        Query(
+            max_length=200, description="Words that the names, arguments, error or result contain."
+        ),
     ] = None,
     since: Annotated[When | None, Query(description="Only calls from this time on.")] = None,
     until: Annotated[When | None, Query(description="Only calls before this time.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[InvocationOut]:
-    """Calls, newest first, without arguments and results. `q` searches the newest 1,000 calls that contain all its words."""
+    """Calls, newest first, without arguments and results. `q` searches the newest 1,000 calls that
+    contain all its words."""
     exact = {
-        "agent_slug": agent, "endpoint_slug": endpoint, "server_slug": server, "origin": origin,
-        "conversation": conversation, "received_at__gte": since, "received_at__lt": until,
-    }  # fmt: skip
+        "agent_slug": agent,
+        "endpoint_slug": endpoint,
+        "server_slug": server,
+        "origin": origin,
+        "conversation": conversation,
+        "received_at__gte": since,
+        "received_at__lt": until,
+    }
     rows = (
         Invocation.objects.visible_to(principal(request).who)
         .with_energy()
@@ -63,7 +78,9 @@ def list_invocations(
         rows = rows.called(tool)
     if q is not None:
         rows = rows.filter(pk__in=calls_with(q))
-    return page(rows, order=("-received_at", "-id"), limit=limit, cursor=cursor, show=invocation_out)
+    return page(
+        rows, order=("-received_at", "-id"), limit=limit, cursor=cursor, show=invocation_out
+    )
 
 
 @router.get("/invocations/{invocation_id}", response=InvocationDetail)
@@ -72,5 +89,9 @@ def get_invocation(
 ) -> InvocationDetail:
     """One call with its arguments and result, if they are still stored."""
     return invocation_detail(
-        lookup.one(Invocation.objects.visible_to(principal(request).who).with_energy(), "call", pk=invocation_id)
+        lookup.one(
+            Invocation.objects.visible_to(principal(request).who).with_energy(),
+            "call",
+            pk=invocation_id,
+        )
     )

@@ -26,7 +26,8 @@ _TOOLS = Tool.offers.select_related("server", "pinned", "latest", "usage")
 
 
 def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
-    """The one row, or NotFound. ``exact``: column names written in our code, values from the caller."""
+    """The one row, or NotFound. ``exact``: column names written in our code, values from the
+    caller."""
     found = rows.filter(**exact).first()
     if found is None:
         ((column, value),) = exact.items()
@@ -56,8 +57,9 @@ def endpoint(slug: str) -> Endpoint:
 
 
 def tool(name: str) -> Tool:
-    """The tool, or ``server::prompt:name``, by any of its spellings (see ``ToolQuerySet.meant_by``), in the styles of all
-    endpoints; else ``NotFound``, also where it may mean several."""
+    """The tool, or ``server::prompt:name``, by any of its spellings (see
+    ``ToolQuerySet.meant_by``), in the styles of all endpoints; else ``NotFound``, also where it may
+    mean several."""
     found = _TOOLS.meant_by(name) or _in_styles(name)
     if len(found) > 1:
         raise ambiguous(name, found)
@@ -68,10 +70,14 @@ def tool(name: str) -> Tool:
 
 def _in_styles(name: str) -> list[Tool]:
     styles = Endpoint.objects.order_by().values_list("naming_style", flat=True).distinct()
-    return [*{tool.pk: tool for style in styles for tool in _TOOLS.meant_by(name, [style])}.values()]
+    return [
+        *{tool.pk: tool for style in styles for tool in _TOOLS.meant_by(name, [style])}.values()
+    ]
 
 
 def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
     """Exposed names of all tools (or prompts) in the default style, by (server slug, name)."""
-    offers = Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name", "own_name")
+    offers = (
+        Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name", "own_name")
+    )
     return named(kind, offers, "double")

@@ -46,12 +46,21 @@ from mcpregistry.services.records import figures, remote_sinks
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
 RULE = Rule("view_server")
-_OF_PROXIES = {"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Original-Host", "True-Client-Ip", "Cf-Connecting-Ip"}
+_OF_PROXIES = {
+    "Forwarded",
+    "Via",
+    "X-Real-Ip",
+    "X-Client-Ip",
+    "X-Original-Host",
+    "True-Client-Ip",
+    "Cf-Connecting-Ip",
+}
 
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """For a bearer token whose owner may see servers; where a setting says so, for this machine itself as well."""
+    """For a bearer token whose owner may see servers; where a setting says so, for this machine
+    itself as well."""
     try:
         if not (settings.METRICS_LOCAL and _from_this_machine(request)):
             if "Authorization" not in request.headers:
@@ -65,11 +74,14 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _from_this_machine(request: HttpRequest) -> bool:
-    """Directly, that is: what a proxy passes on comes from elsewhere, though its socket is local."""
+    """Directly, that is: what a proxy passes on comes from elsewhere, though its socket is
+    local."""
     if any(name.startswith("X-Forwarded-") or name in _OF_PROXIES for name in request.headers):
         return False
     host = split_domain_port(request.get_host())[0].strip("[]")
-    return (host == "localhost" or _is_loopback(host)) and _is_loopback(request.META.get("REMOTE_ADDR", ""))
+    return (host == "localhost" or _is_loopback(host)) and _is_loopback(
+        request.META.get("REMOTE_ADDR", "")
+    )
 
 
 def _is_loopback(address: str) -> bool:
@@ -107,7 +119,9 @@ class DatabaseCollector(Collector):
 
 
 def _calls(since: datetime) -> Metric:
-    family = GaugeMetricFamily("slipsnisse_calls", "Calls received in the last 5 minutes.", labels=["server", "state"])
+    family = GaugeMetricFamily(
+        "slipsnisse_calls", "Calls received in the last 5 minutes.", labels=["server", "state"]
+    )
     rows = Invocation.objects.filter(received_at__gte=since).order_by()
     for server, state, count in rows.values_list("server_slug", "state").annotate(Count("id")):
         family.add_metric([server, state], count)
@@ -116,7 +130,8 @@ def _calls(since: datetime) -> Metric:
 
 def _warnings(since: datetime) -> Metric:
     """Results that broke their tool's approved output schema, first of all."""
-    name, words = "slipsnisse_call_warnings", "Calls in the last 5 minutes whose result was passed on with a warning."
+    name = "slipsnisse_call_warnings"
+    words = "Calls in the last 5 minutes whose result was passed on with a warning."
     family = GaugeMetricFamily(name, words, labels=["server"])
     odd = Invocation.objects.filter(received_at__gte=since).exclude(warning="").order_by()
     for server, count in odd.values_list("server_slug").annotate(Count("id")):
@@ -125,12 +140,18 @@ def _warnings(since: datetime) -> Metric:
 
 
 def _durations(since: datetime) -> Metric:
-    """Of calls that were sent to servers and ended, from receiving to the end; of none that a person was asked about."""
-    rows = Invocation.objects.of_servers_alone().filter(received_at__gte=since, dispatched_at__isnull=False)
+    """Of calls that were sent to servers and ended, from receiving to the end; of none that a
+    person was asked about."""
+    rows = Invocation.objects.of_servers_alone().filter(
+        received_at__gte=since, dispatched_at__isnull=False
+    )
     values = streamed(rows.order_by().values_list("duration_ms", flat=True))
     seconds = [ms / 1000 for ms in values if ms is not None]
-    counts = Counter(next((limit for limit in BUCKETS if value <= limit), None) for value in seconds)
-    total, buckets = 0, []
+    counts = Counter(
+        next((limit for limit in BUCKETS if value <= limit), None) for value in seconds
+    )
+    total = 0
+    buckets = []
     for limit in BUCKETS:
         total += counts[limit]
         buckets.append((str(limit), total))
@@ -144,12 +165,18 @@ def _durations(since: datetime) -> Metric:
 
 def _servers(since: datetime) -> Iterator[Metric]:
     up = GaugeMetricFamily(
-        "slipsnisse_server_up", "1 if the server is active and its checks succeed, otherwise 0.", labels=["server"]
+        "slipsnisse_server_up",
+        "1 if the server is active and its checks succeed, otherwise 0.",
+        labels=["server"],
     )
-    for slug, lifecycle, down_since in Server.objects.values_list("slug", "lifecycle", "unavailable_since"):
+    for slug, lifecycle, down_since in Server.objects.values_list(
+        "slug", "lifecycle", "unavailable_since"
+    ):
         up.add_metric([slug], int(lifecycle == "active" and down_since is None))
     yield up
-    open_ = GaugeMetricFamily("slipsnisse_connections", "Connections of all processes to servers.", labels=["state"])
+    open_ = GaugeMetricFamily(
+        "slipsnisse_connections", "Connections of all processes to servers.", labels=["state"]
+    )
     states: Counter[str] = Counter()
     sessions: Counter[str] = Counter()
     connections = Connection.objects.order_by().values_list("state", "server__slug")
@@ -172,7 +199,11 @@ def _servers(since: datetime) -> Iterator[Metric]:
         "Reports in the last 5 minutes that answers contained a server's secrets.",
         labels=["server"],
     )
-    noted = ServerEvent.objects.filter(kind="secrets", at__gte=since).order_by().values_list("server__slug")
+    noted = (
+        ServerEvent.objects.filter(kind="secrets", at__gte=since)
+        .order_by()
+        .values_list("server__slug")
+    )
     for slug, count in noted.annotate(Count("id")):
         leaks.add_metric([slug], count)
     yield leaks
@@ -181,12 +212,16 @@ def _servers(since: datetime) -> Iterator[Metric]:
 def _queues() -> Iterator[Metric]:
     waiting = Tool.offers.waiting().count()
     yield GaugeMetricFamily(
-        "slipsnisse_definitions_waiting", "Tools whose definition waits for an approval.", value=waiting
+        "slipsnisse_definitions_waiting",
+        "Tools whose definition waits for an approval.",
+        value=waiting,
     )
     held = Invocation.objects.in_state("pending").count()
     yield GaugeMetricFamily("slipsnisse_calls_held", "Calls that wait for an approval.", value=held)
     queued = ServerTest.objects.filter(verdict__in=("queued", "running")).count()
-    yield GaugeMetricFamily("slipsnisse_tests_open", "Server tests that are queued or running.", value=queued)
+    yield GaugeMetricFamily(
+        "slipsnisse_tests_open", "Server tests that are queued or running.", value=queued
+    )
     revision = Configuration.load().revision
     yield GaugeMetricFamily(
         "slipsnisse_configuration_revision",
@@ -214,14 +249,20 @@ def _deliveries(since: datetime) -> Metric:
         labels=["channel", "state"],
     )
     recent = Q(next_at__isnull=False) | Q(ended_at__gte=since)
-    rows = Delivery.objects.filter(recent).order_by().values_list("channel__name", "state").annotate(Count("id"))
+    rows = (
+        Delivery.objects.filter(recent)
+        .order_by()
+        .values_list("channel__name", "state")
+        .annotate(Count("id"))
+    )
     for channel, state, count in rows:
         family.add_metric([channel, state], count)
     return family
 
 
 def _seals() -> Metric:
-    """Of places that this process's settings name; those of the workers are the same, or the figure is of no use."""
+    """Of places that this process's settings name; those of the workers are the same, or the figure
+    is of no use."""
     family = GaugeMetricFamily(
         "slipsnisse_audit_seals_lacking",
         "Checkpoints of the audit log that have not reached this place yet.",

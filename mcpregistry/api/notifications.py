@@ -59,7 +59,9 @@ def get_channel(request: HttpRequest, channel_id: lookup.Id) -> ChannelOut:
 
 
 @router.patch("/channels/{channel_id}", response=ChannelOut)
-def change_channel(request: HttpRequest, channel_id: lookup.Id, payload: ChannelChange) -> ChannelOut:
+def change_channel(
+    request: HttpRequest, channel_id: lookup.Id, payload: ChannelChange
+) -> ChannelOut:
     """Change the fields that are sent. Secrets that are left out stay as they are."""
     return _saved(_channel(channel_id), payload, actor(request))
 
@@ -83,7 +85,9 @@ def send_test_message(request: HttpRequest, channel_id: lookup.Id) -> Status[Del
 def list_deliveries(
     request: HttpRequest,
     *,
-    channel: Annotated[Text | None, Query(max_length=100, description="Name of the channel.")] = None,
+    channel: Annotated[
+        Text | None, Query(max_length=100, description="Name of the channel.")
+    ] = None,
     event: EventName | None = None,
     state: State | None = None,
     approval: Annotated[
@@ -95,8 +99,12 @@ def list_deliveries(
 ) -> Page[DeliveryOut]:
     """Deliveries, newest first."""
     exact = {
-        "channel__name": channel, "event": event, "state": state, "request": approval, "created_at__gte": since,
-    }  # fmt: skip
+        "channel__name": channel,
+        "event": event,
+        "state": state,
+        "request": approval,
+        "created_at__gte": since,
+    }
     rows = _DELIVERIES.filter(**{k: v for k, v in exact.items() if v is not None})
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=delivery_out)
 
@@ -125,7 +133,8 @@ def _delivery(delivery_id: int) -> Delivery:
 def _saved(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
     given: dict[str, Any] = payload.given()
     access = {name: given.pop(name) for name in _ACCESS if name in given}
-    servers, rules = given.pop("servers", None), given.pop("rules", None)
+    servers = given.pop("servers", None)
+    rules = given.pop("rules", None)
     if risk := given.pop("minimum_risk", None):
         given["minimum_risk"] = RANKS[risk]
     row.change(**given)
@@ -134,6 +143,8 @@ def _saved(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
         actor=by,
         access=access,
         servers=None if servers is None else [lookup.server(slug) for slug in servers],
-        rules=None if rules is None else [lookup.one(PolicyRule.objects.all(), "rule", name=name) for name in rules],
+        rules=None
+        if rules is None
+        else [lookup.one(PolicyRule.objects.all(), "rule", name=name) for name in rules],
     )
     return channel_out(_channel(saved.pk))

@@ -1,9 +1,11 @@
-"""Idempotency-Key for writes whose effect is rows: sent again with the same key, a request has its effect once.
+"""Idempotency-Key for writes whose effect is rows: sent again with the same key, a request has its
+effect once.
 
-The key, the effect and the answer are one transaction. So a process that dies leaves nothing done and the key free; of
-two requests at once the second waits for the first, then gets its answer; a refused request gives its key back. What is
-queued by a write (a woken run, a message) is sent on commit. A tool call's effect lies outside of the database:
-``calls.py`` takes its key ahead, and asks the call's record.
+The key, the effect and the answer are one transaction. So a process that dies leaves nothing done
+and the key free; of two requests at once the second waits for the first, then gets its answer; a
+refused request gives its key back. What is queued by a write (a woken run, a message) is sent on
+commit. A tool call's effect lies outside of the database: ``calls.py`` takes its key ahead, and
+asks the call's record.
 """
 
 from __future__ import annotations
@@ -41,13 +43,15 @@ View = Callable[..., Any]
 def once(*, again: Callable[[Any], SlipsnisseError] | None = None) -> Callable[[View], View]:
     """Let an operation that is no coroutine take an Idempotency-Key; goes below ``@router.post``.
 
-    ``again`` makes what a repetition is told from the first answer, where that holds a secret: then the answer itself is
-    not kept.
+    ``again`` makes what a repetition is told from the first answer, where that holds a secret: then
+    the answer itself is not kept.
     """
 
     def decorate(view: View) -> View:
         @wraps(view)
-        def guarded(request: HttpRequest, *, idempotency_key: str | None = None, **given: Any) -> Any:
+        def guarded(
+            request: HttpRequest, *, idempotency_key: str | None = None, **given: Any
+        ) -> Any:
             if idempotency_key is None:
                 return view(request, **given)
             use = {"caller": actor(request), "key": idempotency_key}
@@ -62,7 +66,10 @@ def once(*, again: Callable[[Any], SlipsnisseError] | None = None) -> Callable[[
 
         signature = inspect.signature(view, eval_str=True)
         key = inspect.Parameter(
-            "idempotency_key", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=IdempotencyKey
+            "idempotency_key",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=IdempotencyKey,
         )
         guarded.__signature__ = signature.replace(parameters=[*signature.parameters.values(), key])  # type: ignore[attr-defined]
         return guarded
@@ -71,8 +78,11 @@ def once(*, again: Callable[[Any], SlipsnisseError] | None = None) -> Callable[[
 
 
 def _fingerprint(request: HttpRequest) -> str:
-    """Keyed with the site's secret: a body may hold a password that could be guessed from its bare hash."""
-    asked = b"\0".join([str(request.method).encode(), request.get_full_path().encode(), request.body])
+    """Keyed with the site's secret: a body may hold a password that could be guessed from its bare
+    hash."""
+    asked = b"\0".join(
+        [str(request.method).encode(), request.get_full_path().encode(), request.body]
+    )
     return salted_hmac("idempotency", asked, algorithm="sha256").hexdigest()
 
 

@@ -25,16 +25,27 @@ M = TypeVar("M", bound=Model)
 R = TypeVar("R")
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Number of items per page.")]
-Cursor = Annotated[Text | None, Query(max_length=2000, description="The value of `next` from the previous page.")]
+Cursor = Annotated[
+    Text | None, Query(max_length=2000, description="The value of `next` from the previous page.")
+]
 
 
 def page(
-    rows: QuerySet[M], *, order: tuple[str, ...], limit: int, cursor: str | None, show: Callable[[M], object]
+    rows: QuerySet[M],
+    *,
+    order: tuple[str, ...],
+    limit: int,
+    cursor: str | None,
+    show: Callable[[M], object],
 ) -> Page[Any]:
     """One page of ``rows`` ordered by ``order`` (fields, together unique; all ``-`` or none)."""
     fields = [name.lstrip("-") for name in order]
     if cursor:
-        rows = rows.filter(_beyond(fields, _values(rows.model, fields, cursor), descending=order[0].startswith("-")))
+        rows = rows.filter(
+            _beyond(
+                fields, _values(rows.model, fields, cursor), descending=order[0].startswith("-")
+            )
+        )
     found = list(rows.order_by(*order)[: limit + 1])
     last = found[limit - 1] if len(found) > limit else None
     items = [show(row) for row in found[:limit]]
@@ -42,9 +53,15 @@ def page(
 
 
 def slice_of(
-    rows: Sequence[R], *, key: Callable[[R], list[str]], limit: int, cursor: str | None, show: Callable[[R], object]
+    rows: Sequence[R],
+    *,
+    key: Callable[[R], list[str]],
+    limit: int,
+    cursor: str | None,
+    show: Callable[[R], object],
 ) -> Page[Any]:
-    """One page of rows that are reckoned, not stored: on from the row with the cursor's key, or where it stood if it is gone."""
+    """One page of rows that are reckoned, not stored: on from the row with the cursor's key, or
+    where it stood if it is gone."""
     start = _after(rows, key, cursor) if cursor else 0
     more = len(rows) > start + limit
     following = _encoded([start + limit, *key(rows[start + limit - 1])]) if more else None
@@ -54,7 +71,9 @@ def slice_of(
 def _after(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -> int:
     start, *name = _decoded(cursor)
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < 2**31:
-        raise BadRequest("The cursor does not belong to this list.", remedy="Start again without a cursor.")
+        raise BadRequest(
+            "The cursor does not belong to this list.", remedy="Start again without a cursor."
+        )
     return next((place + 1 for place, row in enumerate(rows) if key(row) == name), start)
 
 
@@ -66,12 +85,15 @@ def _decoded(cursor: str) -> list[Any]:
     try:
         found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError) as error:
-        raise BadRequest("The cursor does not belong to this list.", remedy="Start again without a cursor.") from error
+        raise BadRequest(
+            "The cursor does not belong to this list.", remedy="Start again without a cursor."
+        ) from error
     return found if isinstance(found, list) and found else [None]
 
 
 def _beyond(fields: list[str], values: list[Any], *, descending: bool) -> Q:
-    """Rows after the given one: greater in the first field, or equal there and greater in the next."""
+    """Rows after the given one: greater in the first field, or equal there and greater in the
+    next."""
     side = "lt" if descending else "gt"
     steps = [
         Q(**dict(zip(fields[:i], values[:i], strict=True))) & Q(**{f"{name}__{side}": values[i]})
@@ -93,8 +115,17 @@ def _values(model: type[Model], fields: list[str], cursor: str) -> list[Any]:
     try:
         raw = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         return [_typed(model, name, value) for name, value in zip(fields, raw, strict=True)]
-    except (ValueError, TypeError, AttributeError, OverflowError, ValidationError, RecursionError) as error:
-        raise BadRequest("The cursor does not belong to this list.", remedy="Start again without a cursor.") from error
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        ValidationError,
+        RecursionError,
+    ) as error:
+        raise BadRequest(
+            "The cursor does not belong to this list.", remedy="Start again without a cursor."
+        ) from error
 
 
 def _typed(model: type[Model], name: str, value: Any) -> Any:
@@ -103,7 +134,11 @@ def _typed(model: type[Model], name: str, value: Any) -> Any:
     for step in path:
         model = model._meta.get_field(step).related_model  # type: ignore[assignment]
     typed = model._meta.get_field(last).to_python(value)  # type: ignore[union-attr]
-    if typed is None or isinstance(value, bool | list | dict) or (isinstance(typed, str) and "\x00" in typed):
+    if (
+        typed is None
+        or isinstance(value, bool | list | dict)
+        or (isinstance(typed, str) and "\x00" in typed)
+    ):
         raise ValueError(name)
     if isinstance(typed, int) and abs(typed) >= 2**63:
         raise ValueError(name)

@@ -1,7 +1,8 @@
 """The one table of who may do what over REST. An operation that is not in it cannot be served.
 
-A person needs a Django permission; the four roles (``services/access/roles.py``) are made of these. The
-token of an agent may call tools, read its own list, and look after its own held calls, nothing else.
+A person needs a Django permission; the four roles (``services/access/roles.py``) are made of these.
+The token of an agent may call tools, read its own list, and look after its own held calls, nothing
+else.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 class Rule:
     """Who may use one operation.
 
-    ``person``: the permission a person needs (of the app ``mcpregistry`` unless it names another). ``agent``: whether
-    an agent's token is good enough. ``also``: more permissions that the person needs.
+    ``person``: the permission a person needs (of the app ``mcpregistry`` unless it names another).
+    ``agent``: whether an agent's token is good enough. ``also``: more permissions that the person
+    needs.
     """
 
     person: str
@@ -24,7 +26,10 @@ class Rule:
     @property
     def permissions(self) -> dict[str, str]:
         """What the person needs, all of it, by the names that the table has."""
-        return {name: name if "." in name else f"mcpregistry.{name}" for name in (self.person, *self.also)}
+        return {
+            name: name if "." in name else f"mcpregistry.{name}"
+            for name in (self.person, *self.also)
+        }
 
 
 TABLE: dict[str, Rule] = {
@@ -140,7 +145,8 @@ TABLE: dict[str, Rule] = {
     "GET /rules": Rule("view_policyrule"),
     "POST /rules": Rule("add_policyrule"),
     "POST /rules/starter": Rule("add_policyrule"),
-    "POST /rules/test": Rule("view_policyrule", also=("view_invocation",)),  # it answers with arguments of calls
+    # it answers with arguments of calls
+    "POST /rules/test": Rule("view_policyrule", also=("view_invocation",)),
     "GET /rules/{rule_id}": Rule("view_policyrule"),
     "PATCH /rules/{rule_id}": Rule("change_policyrule"),
     "POST /rules/{rule_id}/live": Rule("change_policyrule"),
@@ -160,7 +166,15 @@ TABLE: dict[str, Rule] = {
     ),
     "GET /context-bill": Rule("view_invocation", also=("view_agent", "view_tool", "view_grant")),
     "POST /context-bill/hide": Rule(
-        "change_grant", also=("add_grant", "delete_grant", "view_grant", "view_agent", "view_tool", "view_invocation")
+        "change_grant",
+        also=(
+            "add_grant",
+            "delete_grant",
+            "view_grant",
+            "view_agent",
+            "view_tool",
+            "view_invocation",
+        ),
     ),
     "GET /why": Rule("view_policyrule"),
     "POST /why": Rule("view_policyrule"),

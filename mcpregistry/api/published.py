@@ -1,7 +1,8 @@
 """``/registry/v0.1``: this site as an MCP registry, from which hosts add its endpoints. Read-only.
 
-A token sees the endpoints at which it gets anything; without one everybody sees all of them, where a setting says so.
-Source: MCP Registry API v0.1 (``GET /v0.1/servers``, ``…/{name}/versions``, ``…/{name}/versions/{version}``).
+A token sees the endpoints at which it gets anything; without one everybody sees all of them, where
+a setting says so. Source: MCP Registry API v0.1 (``GET /v0.1/servers``, ``…/{name}/versions``,
+``…/{name}/versions/{version}``).
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Endpoint
 
 RULE = Rule("view_endpoint", agent=True)
-_LIMIT, _MOST = 30, 100
+_LIMIT = 30
+_MOST = 100
 _SERVERS = DownstreamTools().kind
-_OPEN = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Authorization", "Vary": "Authorization"}
+_OPEN = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Headers": "Authorization",
+    "Vary": "Authorization",
+}
 View = Callable[..., dict[str, Any]]
 
 
 def _served(view: View) -> Callable[..., HttpResponse]:
-    """Answers as registries do: JSON, problems as RFC 9457 has them, readable from every page since no cookie counts."""
+    """Answers as registries do: JSON, problems as RFC 9457 has them, readable from every page since
+    no cookie counts."""
 
     @wraps(view)
     def answered(request: HttpRequest, **given: str) -> HttpResponse:
@@ -46,7 +53,9 @@ def _served(view: View) -> Callable[..., HttpResponse]:
             return HttpResponse(status=204, headers=_OPEN)
         try:
             if request.method not in ("GET", "HEAD"):
-                raise MethodNotAllowed("The registry is read-only.", remedy="Use GET.", allow="GET, HEAD, OPTIONS")
+                raise MethodNotAllowed(
+                    "The registry is read-only.", remedy="Use GET.", allow="GET, HEAD, OPTIONS"
+                )
             return JsonResponse(view(request, _who(request), **given), headers=_OPEN)
         except Error as error:
             return _problem(refused_by(error))
@@ -58,9 +67,19 @@ def _served(view: View) -> Callable[..., HttpResponse]:
 
 def _problem(error: SlipsnisseError) -> HttpResponse:
     said = refusal(error)
-    body = {"title": error.code, "status": status_of(error), "detail": f"{error.message} {error.remedy}".strip()}
-    kept = {name: said.headers[name] for name in ("WWW-Authenticate", "Allow", "Retry-After") if name in said.headers}
-    return JsonResponse(body, status=status_of(error), content_type="application/problem+json", headers=_OPEN | kept)
+    body = {
+        "title": error.code,
+        "status": status_of(error),
+        "detail": f"{error.message} {error.remedy}".strip(),
+    }
+    kept = {
+        name: said.headers[name]
+        for name in ("WWW-Authenticate", "Allow", "Retry-After")
+        if name in said.headers
+    }
+    return JsonResponse(
+        body, status=status_of(error), content_type="application/problem+json", headers=_OPEN | kept
+    )
 
 
 def _who(request: HttpRequest) -> Principal | None:
@@ -75,13 +94,18 @@ def _who(request: HttpRequest) -> Principal | None:
 @_served
 def servers(request: HttpRequest, who: Principal | None) -> dict[str, Any]:
     """The list, by name, page by page."""
-    limit, since = _limit(request.GET.get("limit", "")), _moment(request.GET.get("updated_since", ""))
-    search, version = request.GET.get("search", "").casefold(), request.GET.get("version", "latest")
+    limit = _limit(request.GET.get("limit", ""))
+    since = _moment(request.GET.get("updated_since", ""))
+    search = request.GET.get("search", "").casefold()
+    version = request.GET.get("version", "latest")
     found = [
-        each for each in _visible(who)
-        if each.slug > request.GET.get("cursor", "") and _matches(search, each)
-        and version in ("latest", each.version) and (since is None or each.changed_at >= since)
-    ]  # fmt: skip
+        each
+        for each in _visible(who)
+        if each.slug > request.GET.get("cursor", "")
+        and _matches(search, each)
+        and version in ("latest", each.version)
+        and (since is None or each.changed_at >= since)
+    ]
     shown = found[:limit]
     more = {"nextCursor": shown[-1].slug} if len(found) > limit else {}
     return _list(shown) | {"metadata": {"count": len(shown), **more}}
@@ -108,16 +132,20 @@ def version(request: HttpRequest, who: Principal | None, name: str, wanted: str)
     found = _one(who, name)
     if wanted not in ("latest", found.version):
         raise NotFound(
-            error_texts.not_found("version", printable(wanted, 100)), remedy=f"Use {found.version} or latest."
+            error_texts.not_found("version", printable(wanted, 100)),
+            remedy=f"Use {found.version} or latest.",
         )
     return entry_of(found, settings.SITE_URL)
 
 
 def _one(who: Principal | None, name: str) -> Published:
-    found = next((each for each in _visible(who) if name_of(each.slug, settings.SITE_URL) == name), None)
+    found = next(
+        (each for each in _visible(who) if name_of(each.slug, settings.SITE_URL) == name), None
+    )
     if found is None:
         raise NotFound(
-            error_texts.not_found("server", printable(name, 200)), remedy="List the servers to see which ones exist."
+            error_texts.not_found("server", printable(name, 200)),
+            remedy="List the servers to see which ones exist.",
         )
     return found
 
@@ -130,28 +158,39 @@ def _visible(who: Principal | None) -> list[Published]:
     """Endpoints that are switched on; to an agent those that show it anything."""
     last = Endpoint.history.filter(id=OuterRef("pk")).order_by("-history_id")
     rows = Endpoint.objects.filter(enabled=True).annotate(
-        revision=Subquery(last.values("history_id")[:1]), changed=Subquery(last.values("history_date")[:1])
-    )  # fmt: skip
+        revision=Subquery(last.values("history_id")[:1]),
+        changed=Subquery(last.values("history_date")[:1]),
+    )
     agent = who.agent.slug if who and who.agent else ""
     published = []
     for row in sorted(rows, key=lambda row: row.slug):
         held = _held(row.slug, agent) if agent else ()
         if held is not None:
-            revision, changed = row.revision or row.pk, row.changed or row.created_at
-            published.append(Published(row.slug, row.name, revision, row.created_at, changed, held or ()))
+            revision = row.revision or row.pk
+            changed = row.changed or row.created_at
+            published.append(
+                Published(row.slug, row.name, revision, row.created_at, changed, held or ())
+            )
     return published
 
 
 def _held(endpoint: str, agent: str) -> tuple[Held, ...] | None:
-    """The servers of which the agent gets tools there, by their names; None where it gets nothing at all."""
+    """The servers of which the agent gets tools there, by their names; None where it gets nothing
+    at all."""
     try:
         entries = current_engine().catalogue(endpoint, agent).entries
     except NotFound:  # made a moment ago: this process has not heard of it yet
         return None
     found = Counter(
-        (each.offer.server.slug, each.offer.server.title) for each in entries.values() if each.offer.kind == _SERVERS
+        (each.offer.server.slug, each.offer.server.title)
+        for each in entries.values()
+        if each.offer.kind == _SERVERS
     )
-    return tuple(Held(slug, title, tools) for (slug, title), tools in sorted(found.items())) if entries else None
+    return (
+        tuple(Held(slug, title, tools) for (slug, title), tools in sorted(found.items()))
+        if entries
+        else None
+    )
 
 
 def _limit(text: str) -> int:
@@ -159,7 +198,8 @@ def _limit(text: str) -> int:
         return _LIMIT
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST:
         raise ArgumentsInvalid(
-            f"limit must be a number between 1 and {_MOST}.", remedy=f"Leave it out to use the default of {_LIMIT}."
+            f"limit must be a number between 1 and {_MOST}.",
+            remedy=f"Leave it out to use the default of {_LIMIT}.",
         )
     return int(text)
 

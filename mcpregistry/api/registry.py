@@ -37,9 +37,13 @@ _ENTRIES = RegistryEntry.objects.select_related("source")
 
 
 @router.get("/registries", response=Page[RegistryOut])
-def list_registries(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None) -> Page[RegistryOut]:
+def list_registries(
+    request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None
+) -> Page[RegistryOut]:
     """Registries by slug."""
-    return page(RegistrySource.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=registry_out)
+    return page(
+        RegistrySource.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=registry_out
+    )
 
 
 @router.post("/registries", response={201: RegistryOut})
@@ -76,7 +80,8 @@ def delete_registry(request: HttpRequest, slug: Slug) -> Status[None]:
 
 @router.post("/registries/{slug}/sync", response={202: RegistryOut})
 def sync_registry(request: HttpRequest, slug: Slug) -> Status[RegistryOut]:
-    """Let a worker read the registry now. Poll until it is no longer `reading`. Repeated requests start only one read."""
+    """Let a worker read the registry now. Poll until it is no longer `reading`. Repeated requests
+    start only one read."""
     return Status(202, registry_out(sources.ask(source=_one(slug), actor=actor(request))))
 
 
@@ -85,10 +90,13 @@ def list_registry_entries(
     request: HttpRequest,
     *,
     search: Annotated[
-        Text | None, Query(max_length=200, description="Words that the name, title or description contains.")
+        Text | None,
+        Query(max_length=200, description="Words that the name, title or description contains."),
     ] = None,
     registry: Slug | None = None,
-    every_version: Annotated[bool, Query(description="Include older and deleted versions.")] = False,
+    every_version: Annotated[
+        bool, Query(description="Include older and deleted versions.")
+    ] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RegistryEntryOut]:
@@ -98,7 +106,9 @@ def list_registry_entries(
         rows = rows.filter(source__slug=registry)
     if not every_version:
         rows = rows.offered()
-    return page(rows.defer("document"), order=("name", "id"), limit=limit, cursor=cursor, show=entry_out)
+    return page(
+        rows.defer("document"), order=("name", "id"), limit=limit, cursor=cursor, show=entry_out
+    )
 
 
 @router.get("/registry-entries/{entry_id}", response=EntryWhole)
@@ -107,14 +117,16 @@ def get_registry_entry(request: HttpRequest, entry_id: lookup.Id) -> EntryWhole:
     return entry_whole(lookup.one(_ENTRIES.all(), "entry", pk=entry_id))
 
 
-@router.get("/registry-entries/{entry_id}/digest", response={200: EntryDigest, 404: Problem, 502: Problem})
+@router.get(
+    "/registry-entries/{entry_id}/digest", response={200: EntryDigest, 404: Problem, 502: Problem}
+)
 def get_image_digest(
     request: HttpRequest,
     entry_id: lookup.Id,
     way: Annotated[int, Query(ge=0, le=1_000, description="Index of the image in `ways`.")] = 0,
 ) -> EntryDigest:
-    """The current digest of the entry's image tag, from its container registry. Compare it with the publisher's, and use
-    it when you add the entry.
+    """The current digest of the entry's image tag, from its container registry. Compare it with the
+    publisher's, and use it when you add the entry.
 
     It is empty if the entry names a digest itself, or has no image.
     """
@@ -123,13 +135,21 @@ def get_image_digest(
     return EntryDigest(image=found.identifier, digest=images.digest_now(entry, found))
 
 
-@router.post("/registry-entries/{entry_id}/add", response={201: EntryAdded, 404: Problem, 409: Problem})
+@router.post(
+    "/registry-entries/{entry_id}/add", response={201: EntryAdded, 404: Problem, 409: Problem}
+)
 @once()
-def add_registry_entry(request: HttpRequest, entry_id: lookup.Id, payload: EntryAdd) -> Status[EntryAdded]:
-    """Add a server from the entry. An address becomes a draft; a package becomes an install whose lock waits for approval."""
+def add_registry_entry(
+    request: HttpRequest, entry_id: lookup.Id, payload: EntryAdd
+) -> Status[EntryAdded]:
+    """Add a server from the entry. An address becomes a draft; a package becomes an install whose
+    lock waits for approval."""
     entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
     user = cast(User, person(request))
-    return Status(201, entry_added(adding.add(entry=entry, wish=payload.wish(), user=user, actor=actor(request))))
+    return Status(
+        201,
+        entry_added(adding.add(entry=entry, wish=payload.wish(), user=user, actor=actor(request))),
+    )
 
 
 def _one(slug: str) -> RegistrySource:

@@ -31,7 +31,8 @@ _ALWAYS = (400, 401, 403, 413, 422, 429, 500, 503)
 
 
 class _Refusal(Schema):
-    """What ninja makes of ``Problem`` for each status of each operation, once: a thousand classes take half a second."""
+    """What ninja makes of ``Problem`` for each status of each operation, once: a thousand classes
+    take half a second."""
 
     response: Problem
 
@@ -46,18 +47,25 @@ class OurPathView(PathView):
         return ours
 
     def _not_allowed(self) -> HttpResponse:
-        methods = ", ".join(sorted({method for operation in self.operations for method in operation.methods}))
+        methods = ", ".join(
+            sorted({method for operation in self.operations for method in operation.methods})
+        )
         return refusal(
             MethodNotAllowed(
-                f"This address supports only {methods}.", remedy="Use one of these methods.", allow=methods
+                f"This address supports only {methods}.",
+                remedy="Use one of these methods.",
+                allow=methods,
             )
         )
 
 
 class Routes(Router):
-    """A ninja router that refuses an operation without a row in the permission table, at start-up."""
+    """A ninja router that refuses an operation without a row in the permission table, at
+    start-up."""
 
-    def add_api_operation(self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any) -> None:
+    def add_api_operation(
+        self, path: str, methods: list[str], view_func: Callable[..., Any], **options: Any
+    ) -> None:
         """Add the gates of the operation's row, then register it as usual."""
         self.path_operations.setdefault(path, OurPathView())
         is_async = inspect.iscoroutinefunction(view_func)
@@ -72,7 +80,9 @@ class Routes(Router):
 def _rule(path: str, methods: list[str]) -> Rule:
     key = f"{' '.join(methods)} {path}"
     if key not in TABLE:
-        raise ImproperlyConfigured(f"{key} is not in the permission table (mcpregistry/api/permissions.py).")
+        raise ImproperlyConfigured(
+            f"{key} is not in the permission table (mcpregistry/api/permissions.py)."
+        )
     return TABLE[key]
 
 
@@ -87,21 +97,24 @@ def _conflict(methods: list[str]) -> tuple[int, ...]:
 class StrictParser(Parser):
     """JSON as RFC 8259 has it: NaN and infinities are no numbers, and have no place in a database.
 
-    A key that stands twice in an object, or a parameter that is given twice, is refused: a filter or log in front of the
-    site might read the other value.
+    A key that stands twice in an object, or a parameter that is given twice, is refused: a filter
+    or log in front of the site might read the other value.
     """
 
     def parse_body(self, request: HttpRequest) -> Any:
         """The body as JSON; raises ``BadRequest``."""
         try:
-            return json.loads(request.body, parse_constant=_no_number, object_pairs_hook=unique_keys)
+            return json.loads(
+                request.body, parse_constant=_no_number, object_pairs_hook=unique_keys
+            )
         except RepeatedKeyError as error:
             raise BadRequest(str(error), remedy=error.remedy) from None
 
     def parse_querydict(
         self, data: MultiValueDict[str, Any], list_fields: list[str], request: HttpRequest
     ) -> dict[str, Any]:
-        """The parameters of a query; raises ``BadRequest`` if one that is not a list is given more than once."""
+        """The parameters of a query; raises ``BadRequest`` if one that is not a list is given more
+        than once."""
         for name, values in data.lists():
             if name not in list_fields and len(values) > 1:
                 raise BadRequest(

@@ -39,7 +39,9 @@ from mcpregistry.services.policy.replay import replay
 
 router = Routes(tags=["policy"])
 
-_ROWS = PolicyRule.objects.select_related("agent", "endpoint", "server", "tool__server", "approvers")
+_ROWS = PolicyRule.objects.select_related(
+    "agent", "endpoint", "server", "tool__server", "approvers"
+)
 _PERMITS = Permit.objects.select_related("agent", "tool__server", "created_by")
 _MOST = 20_000  # calls that one test over REST looks at; manage.py policy test has no bound
 
@@ -49,7 +51,8 @@ def list_rules(
     request: HttpRequest,
     *,
     q: Annotated[
-        Text | None, Query(max_length=200, description="Text that the name, condition or note contains.")
+        Text | None,
+        Query(max_length=200, description="Text that the name, condition or note contains."),
     ] = None,
     outcome: OutcomeWord | None = None,
     enabled: bool | None = None,
@@ -59,7 +62,8 @@ def list_rules(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RuleOut]:
-    """Rules by priority. The filter `server` returns the rules for the server or one of its tools."""
+    """Rules by priority. The filter `server` returns the rules for the server or one of its
+    tools."""
     rows = _ROWS.all()
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(condition__icontains=q) | Q(note__icontains=q))
@@ -81,7 +85,8 @@ def list_rules(
 def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
     """Add a rule.
 
-    A rule is refused if its condition is not valid, or if its approvals could never be given. The error states the reason.
+    A rule is refused if its condition is not valid, or if its approvals could never be given. The
+    error states the reason.
     """
     rule = rules.save_rule(rule=fill(PolicyRule(), payload.given()), actor=actor(request))
     return Status(201, rule_out(rule))
@@ -89,7 +94,8 @@ def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
 
 @router.post("/rules/starter", response=list[RuleOut])
 def add_starter_rules(request: HttpRequest) -> list[RuleOut]:
-    """Add the starter rules: they allow tools that are read-only and closed-world, and ask for destructive or open-world ones.
+    """Add the starter rules: they allow tools that are read-only and closed-world, and ask for
+    destructive or open-world ones.
 
     Starter rules that already exist stay as they are.
     """
@@ -98,8 +104,11 @@ def add_starter_rules(request: HttpRequest) -> list[RuleOut]:
 
 @router.post("/rules/test", response={200: RuleTestOut, 404: Problem})
 def test_rule(request: HttpRequest, payload: RuleTest) -> RuleTestOut:
-    """Test a rule on the newest real calls: which ones it would have held, denied and allowed. Nothing is saved."""
-    rule = lookup.one(_ROWS.all(), "rule", pk=payload.id) if payload.id else PolicyRule(name="draft")
+    """Test a rule on the newest real calls: which ones it would have held, denied and allowed.
+    Nothing is saved."""
+    rule = (
+        lookup.one(_ROWS.all(), "rule", pk=payload.id) if payload.id else PolicyRule(name="draft")
+    )
     draft = fill(rule, payload.rule.given())
     rules.check_rule(draft)
     return test_out(replay(drafts=[draft], days=payload.days, now=timezone.now(), most=_MOST))
@@ -113,7 +122,8 @@ def get_rule(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
 
 @router.patch("/rules/{rule_id}", response=RuleOut)
 def change_rule(request: HttpRequest, rule_id: lookup.Id, payload: RuleChange) -> RuleOut:
-    """Change the fields that are sent. Calls that the old version of the rule holds become void when they would run."""
+    """Change the fields that are sent. Calls that the old version of the rule holds become void
+    when they would run."""
     rule = fill(_rule(rule_id), payload.given())
     return rule_out(rules.save_rule(rule=rule, actor=actor(request)))
 
@@ -140,7 +150,8 @@ def _rule(rule_id: int) -> PolicyRule:
 
 @router.post("/tools/{name}/auto-approval", response=RuleOut)
 def auto_approve_tool(request: HttpRequest, name: ToolName) -> RuleOut:
-    """Allow all granted calls of the tool without an approval, unless a rule that a user wrote decides otherwise."""
+    """Allow all granted calls of the tool without an approval, unless a rule that a user wrote
+    decides otherwise."""
     return rule_out(rules.auto_approve(tool=lookup.tool(name), actor=actor(request)))
 
 
@@ -153,7 +164,8 @@ def withdraw_auto_approval_of_tool(request: HttpRequest, name: ToolName) -> Stat
 
 @router.post("/servers/{slug}/auto-approval", response=RuleOut)
 def auto_approve_server(request: HttpRequest, slug: Slug) -> RuleOut:
-    """Allow all granted calls of the server's tools without an approval, unless a rule that a user wrote decides otherwise."""
+    """Allow all granted calls of the server's tools without an approval, unless a rule that a user
+    wrote decides otherwise."""
     return rule_out(rules.auto_approve(server=lookup.server(slug), actor=actor(request)))
 
 
@@ -169,15 +181,20 @@ def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status
 
 @router.get("/tools/{name}/annotations", response=AnnotationsOut)
 def get_annotations(request: HttpRequest, name: ToolName) -> AnnotationsOut:
-    """The annotations that the server claims for the tool, and those that an operator has confirmed."""
+    """The annotations that the server claims for the tool, and those that an operator has
+    confirmed."""
     return annotations_out(lookup.tool(name))
 
 
 @router.put("/tools/{name}/annotations", response={200: AnnotationsOut, 409: Problem})
-def confirm_annotations(request: HttpRequest, name: ToolName, payload: AnnotationsIn) -> AnnotationsOut:
+def confirm_annotations(
+    request: HttpRequest, name: ToolName, payload: AnnotationsIn
+) -> AnnotationsOut:
     """Confirm what the tool does. Rules use only confirmed annotations."""
     facts: dict[str, Any] = {key: getattr(payload, key) for key in behaviour.HINTS}
-    tool = behaviour.confirm_annotations(tool=lookup.tool(name), actor=actor(request), seen=payload.seen, **facts)
+    tool = behaviour.confirm_annotations(
+        tool=lookup.tool(name), actor=actor(request), seen=payload.seen, **facts
+    )
     return annotations_out(tool)
 
 
@@ -190,7 +207,8 @@ def list_permits(
     *,
     agent: Slug | None = None,
     live: Annotated[
-        bool | None, Query(description="`true`: only permits that can still be used. `false`: only the others.")
+        bool | None,
+        Query(description="`true`: only permits that can still be used. `false`: only the others."),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -50,7 +50,8 @@ def list_servers(
     request: HttpRequest,
     *,
     q: Annotated[
-        Text | None, Query(max_length=200, description="Text that the slug, name or description contains.")
+        Text | None,
+        Query(max_length=200, description="Text that the slug, name or description contains."),
     ] = None,
     lifecycle: LifecycleName | None = None,
     transport: TransportName | None = None,
@@ -60,20 +61,27 @@ def list_servers(
     """Servers by slug."""
     rows = Server.objects.all()
     if q:
-        rows = rows.filter(Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q))
+        rows = rows.filter(
+            Q(slug__icontains=q) | Q(name__icontains=q) | Q(description__icontains=q)
+        )
     if lifecycle:
         rows = rows.filter(lifecycle=lifecycle)
     if transport:
         rows = rows.filter(transport=transport)
     return page(
-        rows, order=("slug",), limit=limit, cursor=cursor, show=partial(server_out, whole=_may_see_all(request))
+        rows,
+        order=("slug",),
+        limit=limit,
+        cursor=cursor,
+        show=partial(server_out, whole=_may_see_all(request)),
     )
 
 
 @router.post("/servers", response={201: ServerOut})
 @once()
 def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]:
-    """Add a server as a draft. It cannot run until a user with that permission has confirmed its launch.
+    """Add a server as a draft. It cannot run until a user with that permission has confirmed its
+    launch.
 
     A local server runs in a sandbox if this machine supports it, unless `sandbox` says otherwise.
     """
@@ -84,8 +92,8 @@ def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]
 
 @router.post("/servers/read", response=PastedOut)
 def read_pasted(request: HttpRequest, payload: PastedIn) -> PastedOut:
-    """Convert a command or configuration, for example from a README, into the fields of new servers. Nothing is saved or
-    started.
+    """Convert a command or configuration, for example from a README, into the fields of new
+    servers. Nothing is saved or started.
 
     Add credentials for the secrets that the answer names, then send each server to `POST /servers`.
     """
@@ -94,23 +102,28 @@ def read_pasted(request: HttpRequest, payload: PastedIn) -> PastedOut:
 
 @router.get("/servers/{slug}", response=ServerOut)
 def get_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """One server. Secrets in its command and address are masked for users who cannot change or confirm servers."""
+    """One server. Secrets in its command and address are masked for users who cannot change or
+    confirm servers."""
     return server_out(lookup.server(slug), whole=_may_see_all(request))
 
 
 @router.patch("/servers/{slug}", response=ServerOut)
 def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> ServerOut:
-    """Change the fields that are sent. Fields that are left out or null stay as they are. After a change of its launch, the
-    server is a draft again.
+    """Change the fields that are sent. Fields that are left out or null stay as they are. After a
+    change of its launch, the server is a draft again.
     """
     server = lookup.server(slug).change(**payload.given())
-    return server_out(lifecycle.save_server(server=server, actor=actor(request), rights=rights(request)))
+    return server_out(
+        lifecycle.save_server(server=server, actor=actor(request), rights=rights(request))
+    )
 
 
 @router.delete("/servers/{slug}", response={204: None, 409: Problem})
 def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete a server with its tools and grants. The records of its calls stay."""
-    lifecycle.delete_server(server=lookup.server(slug), actor=actor(request), rights=rights(request))
+    lifecycle.delete_server(
+        server=lookup.server(slug), actor=actor(request), rights=rights(request)
+    )
     return Status(204, None)
 
 
@@ -124,16 +137,21 @@ def show_launch(request: HttpRequest, slug: Slug) -> LaunchOut:
 def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> ServerOut:
     """Confirm exactly the launch that was shown. The server becomes active and is then checked."""
     server = lifecycle.confirm_launch(
-        server=lookup.server(slug), actor=actor(request), launch_hash=payload.launch_hash, user=person(request)
+        server=lookup.server(slug),
+        actor=actor(request),
+        launch_hash=payload.launch_hash,
+        user=person(request),
     )
     return server_out(server)
 
 
 @router.post("/servers/{slug}/keep-secrets", response={200: ServerOut, 409: Problem})
 def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Store the secrets that `open_secrets` lists as credentials of this server, and refer to them in its command and address.
+    """Store the secrets that `open_secrets` lists as credentials of this server, and refer to them
+    in its command and address.
 
-    The server becomes a draft, because its launch has changed. Earlier versions and backups still contain the secrets.
+    The server becomes a draft, because its launch has changed. Earlier versions and backups still
+    contain the secrets.
     """
     server = lookup.server(slug)
     user = person(request)
@@ -144,7 +162,8 @@ def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
 
 @router.post("/servers/{slug}/enable", response=ServerOut)
 def enable_server(request: HttpRequest, slug: Slug) -> ServerOut:
-    """Enable a server. It is active if its launch is still the confirmed one, otherwise it is a draft."""
+    """Enable a server. It is active if its launch is still the confirmed one, otherwise it is a
+    draft."""
     return server_out(lifecycle.enable_server(server=lookup.server(slug), actor=actor(request)))
 
 
@@ -158,14 +177,18 @@ def disable_server(request: HttpRequest, slug: Slug) -> ServerOut:
 def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let a worker read the server's tools again. Changed definitions wait for approval."""
     soon = checks.request_refresh(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="A worker reads the server's tools now." if soon else NO_BROKER))
+    return Status(
+        202, Accepted(message="A worker reads the server's tools now." if soon else NO_BROKER)
+    )
 
 
 @router.post("/servers/{slug}/connect", response={202: Accepted, 409: Problem})
 def connect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let a worker connect to the server now and read its tools, prompts and resources."""
     soon = checks.request_connect(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="A worker is connecting to the server." if soon else NO_BROKER))
+    return Status(
+        202, Accepted(message="A worker is connecting to the server." if soon else NO_BROKER)
+    )
 
 
 @router.post("/servers/{slug}/disconnect", response={202: Accepted, 409: Problem})
@@ -173,7 +196,10 @@ def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let every process close its connection. The next call, check or connect opens a new one."""
     checks.request_disconnect(server=lookup.server(slug), actor=actor(request))
     return Status(
-        202, Accepted(message="Every process closes its connection. The next call, check or connect opens a new one.")
+        202,
+        Accepted(
+            message="Every process closes its connection. The next call, check or connect opens a new one."
+        ),
     )
 
 
@@ -181,11 +207,15 @@ def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
 def reconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let every process close its connection and open a new one."""
     checks.request_reconnect(server=lookup.server(slug), actor=actor(request))
-    return Status(202, Accepted(message="Every process closes its connection. The next call opens a new one."))
+    return Status(
+        202, Accepted(message="Every process closes its connection. The next call opens a new one.")
+    )
 
 
 @router.get("/servers/{slug}/tests", response=Page[ServerTestOut])
-def list_tests(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[ServerTestOut]:
+def list_tests(
+    request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None
+) -> Page[ServerTestOut]:
     """Tests of the server, newest first."""
     rows = ServerTest.objects.filter(server=lookup.server(slug)).select_related("server")
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=test_out)
@@ -194,8 +224,8 @@ def list_tests(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Curs
 @router.post("/servers/{slug}/tests", response={202: ServerTestOut, 409: Problem})
 @once()
 def test_server(request: HttpRequest, slug: Slug, payload: TestOrder) -> Status[ServerTestOut]:
-    """Let a worker connect to the server, list its tools, and call one read-only tool if you name it. Poll the returned id
-    for the result.
+    """Let a worker connect to the server, list its tools, and call one read-only tool if you name
+    it. Poll the returned id for the result.
     """
     test = checks.request_test(
         server=lookup.server(slug),
@@ -216,7 +246,9 @@ def get_test(request: HttpRequest, slug: Slug, test_id: lookup.Id) -> ServerTest
 
 
 @router.get("/servers/{slug}/events", response=Page[EventOut])
-def list_events(request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None) -> Page[EventOut]:
+def list_events(
+    request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None
+) -> Page[EventOut]:
     """Server events, newest first."""
     rows = ServerEvent.objects.filter(server=lookup.server(slug))
     return page(rows, order=("-id",), limit=limit, cursor=cursor, show=event_out)

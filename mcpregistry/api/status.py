@@ -53,7 +53,9 @@ def get_status(request: HttpRequest) -> SiteStatus:
         calls_open=Invocation.objects.open().count(),
         tests_queued=ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED).count(),
         changes=_changes(),
-        processes=sorted(Connection.objects.order_by().values_list("process", flat=True).distinct()),
+        processes=sorted(
+            Connection.objects.order_by().values_list("process", flat=True).distinct()
+        ),
     )
 
 
@@ -66,19 +68,31 @@ def _changes() -> str:
 
 
 @router.get("/status/servers", response=Page[StatusOut])
-def list_server_status(request: HttpRequest, limit: Limit = 50, cursor: Cursor = None) -> Page[StatusOut]:
+def list_server_status(
+    request: HttpRequest, limit: Limit = 50, cursor: Cursor = None
+) -> Page[StatusOut]:
     """The status of every server, including disabled servers and drafts."""
-    found = page(Server.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=lambda server: server)
+    found = page(
+        Server.objects.all(),
+        order=("slug",),
+        limit=limit,
+        cursor=cursor,
+        show=lambda server: server,
+    )
     return Page[StatusOut](items=_statuses(found.items), next=found.next)
 
 
 @router.get("/servers/{slug}/status", response=StatusDetail)
 def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
-    """The status of one server, with figures for each tool, the most used first. Tools that no longer exist are included."""
+    """The status of one server, with figures for each tool, the most used first. Tools that no
+    longer exist are included."""
     server = lookup.server(slug)
-    return StatusDetail(**_statuses([server])[0].model_dump(), tools=_tools(server), errors=_errors(server),
+    return StatusDetail(
+        **_statuses([server])[0].model_dump(),
+        tools=_tools(server),
+        errors=_errors(server),
         error_patterns=[ErrorPatternOut(**asdict(each)) for each in error_patterns(server=server)],
-    )  # fmt: skip
+    )
 
 
 def _errors(server: Server) -> list[str]:
@@ -92,11 +106,16 @@ def _tools(server: Server) -> list[ToolFigures]:
     busiest = sorted(rows, key=lambda row: (-row[1].succeeded, -row[1].failed, row[0]))
     return [
         ToolFigures(
-            tool=tool, total_calls=each.succeeded + each.failed, success_calls=each.succeeded, failed_calls=each.failed,
-            refused_calls=each.refused, mean_ms=each.mean, last_call=each.last,
+            tool=tool,
+            total_calls=each.succeeded + each.failed,
+            success_calls=each.succeeded,
+            failed_calls=each.failed,
+            refused_calls=each.refused,
+            mean_ms=each.mean,
+            last_call=each.last,
         )
         for tool, each in busiest[:_MOST_TOOLS]
-    ]  # fmt: skip
+    ]
 
 
 def _statuses(servers: list[Server]) -> list[StatusOut]:
@@ -105,10 +124,16 @@ def _statuses(servers: list[Server]) -> list[StatusOut]:
     for connection in Connection.objects.filter(server__in=servers).order_by("process"):
         connections[connection.server_id].append(connection)
     tools = dict(
-        Tool.objects.filter(server__in=servers, present=True).order_by().values_list("server").annotate(Count("id"))
+        Tool.objects.filter(server__in=servers, present=True)
+        .order_by()
+        .values_list("server")
+        .annotate(Count("id"))
     )
     calls = server_figures.of_servers([server.slug for server in servers], now=timezone.now())
-    return [_status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, Figures())) for s in servers]
+    return [
+        _status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, Figures()))
+        for s in servers
+    ]
 
 
 def _status(server: Server, connections: list[Connection], tools: int, calls: Figures) -> StatusOut:

@@ -1,8 +1,8 @@
 """Slow down whoever guesses tokens. In memory of this process: it works with the broker gone.
 
-A valid token is never slowed, nor looked at here. Only *different* wrong tokens count. A program that repeats one
-expired token in a loop is no guesser, and must not lock out its neighbours at the same address (on loopback, everybody
-is).
+A valid token is never slowed, nor looked at here. Only *different* wrong tokens count. A program
+that repeats one expired token in a loop is no guesser, and must not lock out its neighbours at the
+same address (on loopback, everybody is).
 """
 
 from __future__ import annotations

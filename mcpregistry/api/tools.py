@@ -45,25 +45,32 @@ def list_tools(
     request: HttpRequest,
     *,
     q: Annotated[
-        Text | None, Query(max_length=200, description="Text that the name of the tool or server contains.")
+        Text | None,
+        Query(max_length=200, description="Text that the name of the tool or server contains."),
     ] = None,
     server: Slug | None = None,
     status: ToolStatus | None = None,
     offers: Annotated[
-        OfferKind, Query(description="Whether to list tools, prompts, fixed resources, or resource templates.")
+        OfferKind,
+        Query(
+            description="Whether to list tools, prompts, fixed resources, or resource templates."
+        ),
     ] = "tool",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ToolOut]:
     """Tools by server and name, or with `offers` prompts or resources."""
-    rows: QuerySet[Tool] = Tool.offers.filter(kind=offers).select_related("server", "pinned", "latest", "usage")
+    rows: QuerySet[Tool] = Tool.offers.filter(kind=offers).select_related(
+        "server", "pinned", "latest", "usage"
+    )
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(server__slug__icontains=q))
     if server:
         rows = rows.filter(server__slug=server)
     if status:
         rows = definitions.with_status(rows, status)
-    names, rates = lookup.tool_names(offers), _rates(request)
+    names = lookup.tool_names(offers)
+    rates = _rates(request)
     return page(
         rows,
         order=("server__slug", "name"),
@@ -94,7 +101,9 @@ def list_tool_definitions(
     """All definitions of the tool that were ever seen, newest first."""
     tool = lookup.tool(name)
     rows = Definition.objects.filter(tool=tool)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool))
+    return page(
+        rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool)
+    )
 
 
 def _rates(request: HttpRequest) -> Rates | None:

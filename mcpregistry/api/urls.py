@@ -1,4 +1,5 @@
-"""Addresses of this room: the versioned API with its documentation page, what others read as a registry, and the metrics."""
+"""Addresses of this room: the versioned API with its documentation page, what others read as a
+registry, and the metrics."""
 
 from __future__ import annotations
 
@@ -23,10 +24,12 @@ urlpatterns = [
     re_path(r"^api(?:/|$)", unknown_address),
     *(
         path(f"registry/{version}/servers{rest}", view, name=f"{name}-{version}")
-        for version in ("v0.1", "v0")  # hosts of before ask for v0, whose answers have the same shape
+        # hosts of before ask for v0, whose answers have the same shape
+        for version in ("v0.1", "v0")
         for rest, view, name in (
             ("", published.servers, "published-servers"),
-            # A name has one slash, which clients write as %2F; what reaches us is decoded, or not encoded at all.
+            # A name has one slash, which clients write as %2F; what reaches us is decoded, or not
+            # encoded at all.
             ("/<path:name>/versions/<str:wanted>", published.version, "published-version"),
             ("/<path:name>/versions", published.versions, "published-versions"),
         )

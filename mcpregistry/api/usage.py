@@ -21,10 +21,29 @@ router = Routes(tags=["usage"])
 
 PeriodName = Literal["24h", "7d", "30d", "90d"]
 _NAMES = Literal[
-    "name", "calls", "errors", "error_rate", "p50", "p95", "trend", "result_tokens", "definition_tokens", "cost", "last_used",
-    "-name", "-calls", "-errors", "-error_rate", "-p50", "-p95", "-trend", "-result_tokens", "-definition_tokens", "-cost",
+    "name",
+    "calls",
+    "errors",
+    "error_rate",
+    "p50",
+    "p95",
+    "trend",
+    "result_tokens",
+    "definition_tokens",
+    "cost",
+    "last_used",
+    "-name",
+    "-calls",
+    "-errors",
+    "-error_rate",
+    "-p50",
+    "-p95",
+    "-trend",
+    "-result_tokens",
+    "-definition_tokens",
+    "-cost",
     "-last_used",
-]  # fmt: skip
+]
 
 
 @router.get("/usage", response=Page[UsageOut])
@@ -36,7 +55,9 @@ def list_usage(
     sort: Annotated[
         _NAMES, Query(description="The column to sort by. A leading `-` sorts the largest first.")
     ] = "-calls",
-    server: Annotated[Slug | None, Query(description="Only calls to this server. `expert` means expert tools.")] = None,
+    server: Annotated[
+        Slug | None, Query(description="Only calls to this server. `expert` means expert tools.")
+    ] = None,
     tool: Annotated[Text, Query("", max_length=500)],
     agent: Slug | None = None,
     endpoint: Slug | None = None,
@@ -44,15 +65,21 @@ def list_usage(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[UsageOut]:
-    """Usage by tool, server, agent, endpoint or expert tool, compared with the previous period. Past hours are counted by
-    the scheduler, so the figures can be up to five minutes old."""
+    """Usage by tool, server, agent, endpoint or expert tool, compared with the previous period.
+    Past hours are counted by the scheduler, so the figures can be up to five minutes old."""
     wanted = Wanted(server or "", tool, agent or "", endpoint or "", search)
     now = timezone.now()
     rows = queries.usage(by, PERIODS[period], now=now, wanted=wanted).rows
     if sort.endswith("definition_tokens"):
         rows = with_definitions(rows, by, now=now, wanted=wanted)
     rows = queries.ordered(rows, cast(str, sort))
-    found = slice_of(rows, key=lambda row: [row.server, row.name], limit=limit, cursor=cursor, show=lambda row: row)
+    found = slice_of(
+        rows,
+        key=lambda row: [row.server, row.name],
+        limit=limit,
+        cursor=cursor,
+        show=lambda row: row,
+    )
     shown = with_definitions(found.items, by, now=now, wanted=wanted)
     return Page[UsageOut](items=[usage_out(row) for row in shown], next=found.next)
 
@@ -64,12 +91,21 @@ def list_failures(
     period: PeriodName = "7d",
     server: Slug | None = None,
     tool: Annotated[Text, Query("", max_length=500)],
-    search: Annotated[Text, Query("", max_length=200, description="Text that the tool, code or message contains.")],
+    search: Annotated[
+        Text, Query("", max_length=200, description="Text that the tool, code or message contains.")
+    ],
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[PatternOut]:
-    """Groups of similar failures (same code and similar message), the most frequent first; at most 200 groups per period. If
-    there were more than 20,000 different failures in an hour, only the newest hours are counted."""
+    """Groups of similar failures (same code and similar message), the most frequent first; at most
+    200 groups per period. If there were more than 20,000 different failures in an hour, only the
+    newest hours are counted."""
     wanted = Wanted(server=server or "", tool=tool, search=search)
     found = patterns(PERIODS[period], now=timezone.now(), wanted=wanted).rows
-    return slice_of(found, key=lambda each: [each.code, each.shape], limit=limit, cursor=cursor, show=pattern_out)
+    return slice_of(
+        found,
+        key=lambda each: [each.code, each.shape],
+        limit=limit,
+        cursor=cursor,
+        show=pattern_out,
+    )

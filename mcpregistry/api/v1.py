@@ -66,7 +66,8 @@ _ROOMS = (
 
 
 class Api(NinjaAPI):
-    """The OpenAPI document takes a second to make and never changes, so each process makes it once."""
+    """The OpenAPI document takes a second to make and never changes, so each process makes it
+    once."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -92,7 +93,8 @@ api = Api(
         "same key has no further effect and gets the first answer. The same key with another request is refused (409)."
     ),
     urls_namespace="api",
-    docs=Swagger(settings={"docExpansion": "none", "filter": True}),  # drawing all operations takes seconds
+    # drawing all operations takes seconds
+    docs=Swagger(settings={"docExpansion": "none", "filter": True}),
     auth=Nobody(),
     parser=StrictParser(),
     renderer=StrictRenderer(),

@@ -25,7 +25,10 @@ def explain(
     agent: Slug,
     endpoint: Slug,
     tool: Annotated[
-        Text, Query(min_length=1, max_length=600, description="`server::tool`, or the name that hosts use.")
+        Text,
+        Query(
+            min_length=1, max_length=600, description="`server::tool`, or the name that hosts use."
+        ),
     ],
 ) -> WhyOut:
     """Every stage of the decision about a tool, as far as it does not depend on arguments."""

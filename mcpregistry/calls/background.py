@@ -1,7 +1,8 @@
-"""Calls of a worker that nobody there waits for: an engine of its own in a process whose code is synchronous.
+"""Calls of a worker that nobody there waits for: an engine of its own in a process whose code is
+synchronous.
 
-It is started when the first such call comes, on a loop thread of its own, and takes no place among the worker's other
-work: a call that takes an hour keeps nobody waiting.
+It is started when the first such call comes, on a loop thread of its own, and takes no place among
+the worker's other work: a call that takes an hour keeps nobody waiting.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from mcpregistry.downstream.runtime import LoopThread
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 32  # calls; more would only wait for the same servers
-_START_SECONDS, _STOP_SECONDS = 60.0, 40.0
+_START_SECONDS = 60.0
+_STOP_SECONDS = 40.0
 
 
 class Background:
-    """The worker's engine; ``run`` may be called from any thread, as often as one likes for the same call."""
+    """The worker's engine; ``run`` may be called from any thread, as often as one likes for the
+    same call."""
 
     def __init__(self, process: str = "worker") -> None:
         self._thread = LoopThread("approved-calls")
@@ -45,7 +48,8 @@ class Background:
         self._thread.loop.call_soon_threadsafe(function, *arguments)
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await it on the engine's loop: for other apps' work, which ends before the engine does."""
+        """Await it on the engine's loop: for other apps' work, which ends before the engine
+        does."""
         self._thread.run(work, _STOP_SECONDS)
 
     def run(self, call_id: str) -> None:

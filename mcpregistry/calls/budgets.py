@@ -1,7 +1,9 @@
-"""The budgets that a call concerns: what it will spend is set aside before anybody is asked or anything is sent.
+"""The budgets that a call concerns: what it will spend is set aside before anybody is asked or
+anything is sent.
 
-Only for calls of agents and by endpoints that have budgets, or of runs that such a one has caused; others ask nothing. A call that people
-are asked about keeps what is set aside for it, so that they never approve what could not be paid.
+Only for calls of agents and by endpoints that have budgets, or of runs that such a one has caused;
+others ask nothing. A call that people are asked about keeps what is set aside for it, so that they
+never approve what could not be paid.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _SERVERS = DownstreamTools().kind
 
 
 async def reserve(call: Call) -> Call:
-    """Set aside what the call will spend. Returns it with what its agent is to be told, once in each period.
+    """Set aside what the call will spend. Returns it with what its agent is to be told, once in
+    each period.
 
     Raises BudgetSpent with the time when there is more, and NotCounted.
     """
@@ -51,9 +54,11 @@ async def reserve(call: Call) -> Call:
 
 
 async def remarked(call: Call) -> Call:
-    """A call that people were asked about, with what its agent is to be told: now it goes out, and there will be an answer.
+    """A call that people were asked about, with what its agent is to be told: now it goes out, and
+    there will be an answer.
 
-    Before, nobody knew whether anybody would hear it: its caller may have left, or been told that it is pending.
+    Before, nobody knew whether anybody would hear it: its caller may have left, or been told that
+    it is pending.
     """
     asked = call.permit or call.decision.outcome is Outcome.ASK
     if call.remarks or not asked or not _has_room(call) or (needs := _needs(call)) is None:
@@ -66,7 +71,8 @@ async def remarked(call: Call) -> Call:
 
 
 async def settle(call: Call, outcome: CallOutcome) -> None:
-    """Write down what the call has spent, if it has ended; or nothing, if it was not made as a call of its own.
+    """Write down what the call has spent, if it has ended; or nothing, if it was not made as a call
+    of its own.
 
     What the database does not take now, the clock does from the record.
     """
@@ -82,7 +88,8 @@ async def settle(call: Call, outcome: CallOutcome) -> None:
 
 
 def told(call: Call, outcome: CallOutcome) -> CallOutcome:
-    """The outcome with what its caller is told of its budgets: in the answer that is recorded, or in what to do next."""
+    """The outcome with what its caller is told of its budgets: in the answer that is recorded, or
+    in what to do next."""
     if not call.remarks:
         return outcome
     remark = " ".join(each.said for each in call.remarks)
@@ -95,17 +102,20 @@ def told(call: Call, outcome: CallOutcome) -> CallOutcome:
 
 
 async def unsaid(call: Call) -> None:
-    """The call has become a task, whose handle has no room for words and whose answer others bring: the next call tells."""
+    """The call has become a task, whose handle has no room for words and whose answer others bring:
+    the next call tells."""
     if not call.remarks:
         return
     try:
         await db_call(spending.unsaid, call.remarks)
-    except Exception:  # then it is not told in this period: people were, and the hard limit tells it
+    except Exception:
+        # then it is not told in this period: people were, and the hard limit tells it
         log.exception("budgets.warning_not_reset", call=call.id)
 
 
 def _has_room(call: Call) -> bool:
-    return call.entry.offer.tool.kind == TOOL  # prompts and resources have no room for words of ours
+    # prompts and resources have no room for words of ours
+    return call.entry.offer.tool.kind == TOOL
 
 
 def _text(remark: str) -> dict[str, Any]:
@@ -113,13 +123,18 @@ def _text(remark: str) -> dict[str, Any]:
 
 
 def _needs(call: Call) -> Needs | None:
-    """None: no budget is concerned. A tool of ours that tells a caller about itself costs nothing."""
-    offer, agent, door = call.entry.offer, call.request.catalogue.agent, call.request.catalogue.endpoint
+    """None: no budget is concerned. A tool of ours that tells a caller about itself costs
+    nothing."""
+    offer = call.entry.offer
+    agent = call.request.catalogue.agent
+    door = call.request.catalogue.endpoint
     if offer.kind != _SERVERS and not offer.spends:
         return None
     amounts = {Unit.CALLS: 1} | ({Unit.MONEY: offer.tool.cost} if offer.tool.cost else {})
     left = frozenset({Unit.MONEY, Unit.TOKENS}) if offer.spends else frozenset()
     units = {*amounts, *left}
-    payers = frozenset(each.payer for each in (agent, door, *call.request.behind) if each.budgets & units)
+    payers = frozenset(
+        each.payer for each in (agent, door, *call.request.behind) if each.budgets & units
+    )
     hears = _has_room(call) and call.decision.outcome is not Outcome.ASK
     return Needs(agent.slug, payers, amounts, left, hears, door=door.payer) if payers else None

@@ -21,7 +21,8 @@ from mcpregistry.services.energy.reservations import Charged
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
-OnLog = Callable[[Mapping[str, Any]], None]  # a line, see ``domain.calls.loglines.line_of``; must not block
+# a line, see ``domain.calls.loglines.line_of``; must not block
+OnLog = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,12 @@ class Reply:
 class Host:
     """What the calling program can bear, as it said with this very request.
 
-    ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question is
-    our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``: seconds that
-    the caller itself is ready to wait; None when it did not say. ``said``: its own words for those who
-    decide, who are shown them as not to be trusted. ``forwarding``: what of the host goes on to the server.
-    ``left`` is set when its connection is gone, where being gone does not cancel the call by itself.
+    ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question
+    is our answer to the call (``mrtr``), and the repeated call brings the ``reply``. ``hold``:
+    seconds that the caller itself is ready to wait; None when it did not say. ``said``: its own
+    words for those who decide, who are shown them as not to be trusted. ``forwarding``: what of the
+    host goes on to the server. ``left`` is set when its connection is gone, where being gone does
+    not cancel the call by itself.
     """
 
     name: str = ""
@@ -78,7 +80,9 @@ class Host:
 
     def hearing(self, level: str) -> Host:
         """The same, for a host that wants log lines from this level on."""
-        return replace(self, forwarding=replace(self.forwarding, log_level=level)) if level else self
+        return (
+            replace(self, forwarding=replace(self.forwarding, log_level=level)) if level else self
+        )
 
     def without_tasks(self) -> Host:
         """For what no task can be made of."""
@@ -105,14 +109,17 @@ class CallRequest:
     expert: str = ""  # the expert tool whose run makes the call
     requester: Requester = NOBODY
     conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
-    behind: tuple[AgentSpec | EndpointSpec, ...] = ()  # what has led to this call of a run: their budgets bear it too
+    # what has led to this call of a run: their budgets bear it too
+    behind: tuple[AgentSpec | EndpointSpec, ...] = ()
     session: str = ""  # of the host, or of the run, as far as servers are shared by that
-    call_id: str = ""  # for a caller that must find the record again whatever happens; unique, 32 hex digits
+    # for a caller that must find the record again whatever happens; unique, 32 hex digits
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that found its tool and was decided on; ``arguments_json`` are the bytes to be sent."""
+    """A request that found its tool and was decided on; ``arguments_json`` are the bytes to be
+    sent."""
 
     id: str
     request: CallRequest
@@ -137,7 +144,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """How a call ended. ``result`` is the server's own result object, or None when there was none."""
+    """How a call ended. ``result`` is the server's own result object, or None when there was
+    none."""
 
     invocation_id: str
     state: State
@@ -146,12 +154,17 @@ class CallOutcome:
     message: str = ""
     remedy: str = ""
     duration_ms: float = 0.0
-    ticket: Ticket | None = None  # with the state pending or ready: the call is held, and this is its handle
-    prompt: Prompt | None = None  # with the state pending: ask the person at the host this, then call again
-    task_id: str = ""  # with the state dispatched: the server made a task of it, and this is our handle for that
-    late: bool = False  # the end could not be recorded yet: until it is, the record says that the call is out
+    # with the state pending or ready: the call is held, and this is its handle
+    ticket: Ticket | None = None
+    # with the state pending: ask the person at the host this, then call again
+    prompt: Prompt | None = None
+    # with the state dispatched: the server made a task of it, and this is our handle for that
+    task_id: str = ""
+    # the end could not be recorded yet: until it is, the record says that the call is out
+    late: bool = False
     rpc_code: int = 0  # of the server's JSON-RPC error, if that was its answer
     rpc_data: Any = None
     warning: str = ""  # what is odd about the result, which is passed on all the same
-    live: str = ""  # the call is still out, and its ``result`` asks the host: how the waiting call is found again
+    # the call is still out, and its ``result`` asks the host: how the waiting call is found again
+    live: str = ""
     energy: Charged | None = None  # where the endpoint tells it: what the books have of the call

@@ -1,7 +1,8 @@
-"""Calls of tests and trials of servers: they go through the pipeline, and to the server by the connection of that test.
+"""Calls of tests and trials of servers: they go through the pipeline, and to the server by the
+connection of that test.
 
-Their records name the agent and the endpoint "(tests)", and the person who asked for the test as the requester. They
-use nobody's energy, budgets or calls per minute.
+Their records name the agent and the endpoint "(tests)", and the person who asked for the test as
+the requester. They use nobody's energy, budgets or calls per minute.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ _KIND = "tests"
 
 
 class NotMade(Denied):
-    """The call was refused, or could not be recorded. Nothing was sent; its record says the same, if there is one."""
+    """The call was refused, or could not be recorded. Nothing was sent; its record says the same,
+    if there is one."""
 
 
 async def make_call(recorder: Recorder, order: CallOrder, send: Send) -> dict[str, Any]:
     """Make the call, with a record from its intent to its end, and return the server's raw result.
 
-    Call it on the recorder's event loop. Raises Conflict if the server is not active, NotMade, and DownstreamError.
+    Call it on the recorder's event loop. Raises Conflict if the server is not active, NotMade, and
+    DownstreamError.
     """
     prepared = await db_call(prepare_call, order)
     sender = _Sender(send)
@@ -58,7 +61,12 @@ def _request_of(order: CallOrder, prepared: PreparedCall) -> CallRequest:
     entry = Entry(order.tool, Offer(_KIND, prepared.server, prepared.tool), prepared.tool.data)
     catalogue = Catalogue(TESTS, prepared.agent, {order.tool: entry}, None)
     return CallRequest(
-        catalogue, order.tool, order.arguments, order.origin, request_id=order.request_id, requester=order.requester
+        catalogue,
+        order.tool,
+        order.arguments,
+        order.origin,
+        request_id=order.request_id,
+        requester=order.requester,
     )
 
 
@@ -69,7 +77,8 @@ def _error_of(outcome: CallOutcome) -> SlipsnisseError:
 
 
 class _Sender:
-    """The dispatcher of one call. It keeps the server's error as it was raised, for the report of the test."""
+    """The dispatcher of one call. It keeps the server's error as it was raised, for the report of
+    the test."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -87,7 +96,8 @@ class _Sender:
 
 
 class _Unasked:
-    """Nobody is asked about these calls: one about which a rule asks was refused before it came here."""
+    """Nobody is asked about these calls: one about which a rule asks was refused before it came
+    here."""
 
     async def permitted(self, call: Call) -> None:
         """Return no permit: only people give one, to an agent."""
@@ -100,4 +110,7 @@ class _Unasked:
 
     async def __call__(self, call: Call) -> NoReturn:
         """Refuse to wait for people."""
-        raise Denied("Tests cannot ask for an approval, and this call needs one.", remedy="Call the tool as an agent.")
+        raise Denied(
+            "Tests cannot ask for an approval, and this call needs one.",
+            remedy="Call the tool as an agent.",
+        )

@@ -1,4 +1,5 @@
-"""What one agent sees on one endpoint: exact names, listings, and the bytes of ``tools/list`` (``prompts/list``).
+"""What one agent sees on one endpoint: exact names, listings, and the bytes of ``tools/list``
+(``prompts/list``).
 
 Built from the snapshot without touching a server, once per (snapshot, endpoint, agent), and again
 when a grant runs out. The order is by exposed name, so lists are stable and cacheable.
@@ -39,11 +40,13 @@ Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One tool or prompt that a source can serve to somebody. ``kind`` names the source that dispatches it.
+    """One tool or prompt that a source can serve to somebody. ``kind`` names the source that
+    dispatches it.
 
-    ``own``: one of ours, offered by its source to whom it is meant. It keeps its name in every style, needs
-    no grant, and no rule is asked about it: it only tells a caller about itself, or every call that it
-    makes is decided on by itself. ``aside``: listed only beside tools of servers. ``spends``: calls of it make models think.
+    ``own``: one of ours, offered by its source to whom it is meant. It keeps its name in every
+    style, needs no grant, and no rule is asked about it: it only tells a caller about itself, or
+    every call that it makes is decided on by itself. ``aside``: listed only beside tools of
+    servers. ``spends``: calls of it make models think.
     """
 
     kind: str
@@ -61,8 +64,11 @@ class Source(Protocol):
     @property
     def kind(self) -> str: ...
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        """The tools that this source serves to the agent on the endpoint at ``now`` (epoch seconds)."""
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
+        """The tools that this source serves to the agent on the endpoint at ``now`` (epoch
+        seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What of one kind an agent sees on an endpoint: its tools, and ``of_kind`` the rest. ``entries`` is the exact name
-    map, in list order.
+    """What of one kind an agent sees on an endpoint: its tools, and ``of_kind`` the rest.
+    ``entries`` is the exact name map, in list order.
     """
 
     endpoint: EndpointSpec
@@ -94,18 +100,23 @@ class Catalogue:
         return self if kind == self.kind else self.others[kind]
 
     def reading(self, uri: str) -> tuple[Catalogue, str, str]:
-        """What serves a URI as hosts name it: a fixed resource, else a template that can make it, the first by name.
+        """What serves a URI as hosts name it: a fixed resource, else a template that can make it,
+        the first by name.
 
-        Returns the catalogue, the name in it, and the server's own URI; a name that is not in it if nothing serves it.
-        Raises Conflict where templates of several servers can make it and it names none of them.
+        Returns the catalogue, the name in it, and the server's own URI; a name that is not in it if
+        nothing serves it. Raises Conflict where templates of several servers can make it and it
+        names none of them.
         """
         slug, own = own_uri(uri)
-        fixed, templates = self.of_kind(RESOURCE), self.of_kind(TEMPLATE)
+        fixed = self.of_kind(RESOURCE)
+        templates = self.of_kind(TEMPLATE)
         if entry := fixed.entries.get(uri) or fixed._by_uri.get((slug, own)):
             return fixed, entry.name, entry.offer.tool.name
         if not slug and any(each == own for _, each in fixed._by_uri):
             return fixed, uri, own  # several servers have it: it is nobody's without a name
-        makers = [e for e in templates.entries.values() if _serves(e, slug) and _makes(e.offer.tool, own)]
+        makers = [
+            e for e in templates.entries.values() if _serves(e, slug) and _makes(e.offer.tool, own)
+        ]
         if len(servers := sorted({e.offer.server.slug for e in makers})) > 1:
             raise several(servers)
         if makers:
@@ -116,30 +127,50 @@ class Catalogue:
         """The page of an MCP App that a tool names, for who sees the tool."""
         if not is_app(own) or hides(own):
             return None
-        tools = [e for e in self.entries.values() if not e.offer.own and page_of(e.offer.tool.data) == own]
+        tools = [
+            e
+            for e in self.entries.values()
+            if not e.offer.own and page_of(e.offer.tool.data) == own
+        ]
         tools = [e for e in tools if slug in ("", e.offer.server.slug)]
         if len(servers := sorted({e.offer.server.slug for e in tools})) > 1:
             raise several(servers)
         return self.lending(tools[0], uri) if tools else None
 
     def lending(self, entry: Entry, uri: str) -> Catalogue | None:
-        """What serves a URI (as hosts name it) that no list has, by the entry that grants it; None if it is switched off."""
-        by, own = entry.offer.tool, own_uri(uri)[1]
+        """What serves a URI (as hosts name it) that no list has, by the entry that grants it; None
+        if it is switched off."""
+        by = entry.offer.tool
+        own = own_uri(uri)[1]
         if own in by.never:
             return None
         # Its id is none of a tool's: no rule about the tool means it.
         made = ToolSpec(
-            -by.id, by.server_id, own, by.definition_hash, {"uri": own, "name": own}, idempotent=True, kind=RESOURCE,
+            -by.id,
+            by.server_id,
+            own,
+            by.definition_hash,
+            {"uri": own, "name": own},
+            idempotent=True,
+            kind=RESOURCE,
             ruled=by.ruled,
-        )  # fmt: skip
+        )
         offer = replace(entry.offer, tool=made, by=by)
         return Catalogue(
-            self.endpoint, self.agent, {uri: Entry(uri, offer, made.data)}, self.valid_until, RESOURCE, self.others
+            self.endpoint,
+            self.agent,
+            {uri: Entry(uri, offer, made.data)},
+            self.valid_until,
+            RESOURCE,
+            self.others,
         )
 
     def template(self, uri: str) -> Entry | None:
-        """The template that hosts know by this URI template, or by that of its server with the server's name in front."""
-        return self.of_kind(TEMPLATE).entries.get(uri) or self.of_kind(TEMPLATE)._by_uri.get(own_uri(uri))
+        """The template that hosts know by this URI template, or by that of its server with the
+        server's name in front."""
+        return self.of_kind(TEMPLATE).entries.get(uri) or self.of_kind(TEMPLATE)._by_uri.get(
+            own_uri(uri)
+        )
 
     @property
     def everything(self) -> bool:
@@ -156,22 +187,29 @@ class Catalogue:
         return frozenset(chain.from_iterable(server.features for server in servers.values()))
 
     def instructions(self) -> str:
-        """What hosts are told of this endpoint and of the servers whose tools the agent sees there, by their names. Only
-        what was approved with those tools.
+        """What hosts are told of this endpoint and of the servers whose tools the agent sees there,
+        by their names. Only what was approved with those tools.
         """
         said: dict[str, str] = {}
         for entry in self.of_kind(TOOL).entries.values():
             if not entry.offer.own:
                 said.setdefault(entry.offer.server.slug, entry.offer.tool.instructions)
-        return merged(self.endpoint.instructions, sorted(said.items()), self.endpoint.instructions_limit)
+        return merged(
+            self.endpoint.instructions, sorted(said.items()), self.endpoint.instructions_limit
+        )
 
     def of_servers(self, slugs: frozenset[str]) -> Catalogue:
-        """The same of these servers alone, under the same names. Tools of ours stay: they belong to no server."""
+        """The same of these servers alone, under the same names. Tools of ours stay: they belong to
+        no server."""
         found = self._narrowed.get(slugs)
         if found is None:
             if len(self._narrowed) >= _NARROWED:
                 self._narrowed.clear()
-            kept = {name: e for name, e in self.entries.items() if e.offer.own or e.offer.server.slug in slugs}
+            kept = {
+                name: e
+                for name, e in self.entries.items()
+                if e.offer.own or e.offer.server.slug in slugs
+            }
             others = {kind: each.of_servers(slugs) for kind, each in self.others.items()}
             found = Catalogue(self.endpoint, self.agent, kept, self.valid_until, self.kind, others)
             self._narrowed[slugs] = found
@@ -187,20 +225,27 @@ class Catalogue:
         return digest(self.endpoint.description_style, *parts)[:16]
 
     def find(self, name: str) -> Entry | None:
-        """By exposed name, whatever the style by ``server__tool`` or ``server::tool``, or by the tool's own name where
-        only one server here has it (not its own URI: that may look like another's). Exact names in maps, never split;
-        a name that an operator has given to another tool is nobody's here, for hosts may still know it as that one's.
+        """By exposed name, whatever the style by ``server__tool`` or ``server::tool``, or by the
+        tool's own name where only one server here has it (not its own URI: that may look like
+        another's). Exact names in maps, never split; a name that an operator has given to another
+        tool is nobody's here, for hosts may still know it as that one's.
         """
         return self.entries.get(name) or self._by_key.get(name)
 
     @cached_property
     def _by_key(self) -> dict[str, Entry]:
         entries = [(e.offer.server.slug, e.offer.tool.name, e) for e in self.entries.values()]
-        given = {(server, own) for server, tool, e in entries if (own := e.offer.tool.own_name) not in ("", tool)}
+        given = {
+            (server, own)
+            for server, tool, e in entries
+            if (own := e.offer.tool.own_name) not in ("", tool)
+        }
         often = Counter([tool for _, tool, _ in entries] + [own for _, own in given])
         unique = () if self.kind in READ else entries
         plain = {tool: e for _, tool, e in unique if often[tool] == 1 and tool not in OWN_NAMES}
-        double = {f"{server}__{tool}": e for server, tool, e in entries if (server, tool) not in given}
+        double = {
+            f"{server}__{tool}": e for server, tool, e in entries if (server, tool) not in given
+        }
         return plain | double | {f"{server}::{tool}": e for server, tool, e in entries}
 
     @cached_property
@@ -208,8 +253,11 @@ class Catalogue:
         """By server's slug and its own URI."""
         return {(e.offer.server.slug, e.offer.tool.name): e for e in self.entries.values()}
 
-    def page(self, cursor: str | None, *, legacy: bool) -> tuple[list[Mapping[str, Any]], str | None]:
-        """One page of listings and the next cursor. Raises ValueError for a cursor of another list."""
+    def page(
+        self, cursor: str | None, *, legacy: bool
+    ) -> tuple[list[Mapping[str, Any]], str | None]:
+        """One page of listings and the next cursor. Raises ValueError for a cursor of another
+        list."""
         start = self._start(cursor)
         chosen = list(self.entries.values())[start : start + PAGE]
         after = start + PAGE if start + PAGE < len(self.entries) else None
@@ -217,10 +265,15 @@ class Catalogue:
         return listings, f"{self.version}.{after}" if after else None
 
     def page_bytes(
-        self, cursor: str | None, *, legacy: bool, extra: Mapping[str, Any], wire: tuple[str, Shape] | None = None
+        self,
+        cursor: str | None,
+        *,
+        legacy: bool,
+        extra: Mapping[str, Any],
+        wire: tuple[str, Shape] | None = None,
     ) -> bytes:
-        """The result object of the list as JSON bytes, made once. ``extra`` joins its top level; ``wire`` is a version
-        of the protocol and what shapes a result for it."""
+        """The result object of the list as JSON bytes, made once. ``extra`` joins its top level;
+        ``wire`` is a version of the protocol and what shapes a result for it."""
         if wire:
             version = wire[0]
         elif legacy:
@@ -230,7 +283,11 @@ class Catalogue:
         key = (version, self._start(cursor))
         if key not in self._pages:
             listings, after = self.page(cursor, legacy=legacy)
-            result = {KINDS[self.kind].listed: listings} | ({"nextCursor": after} if after else {}) | dict(extra)
+            result = (
+                {KINDS[self.kind].listed: listings}
+                | ({"nextCursor": after} if after else {})
+                | dict(extra)
+            )
             self._pages[key] = stored(wire[1](result) if wire else result).encode()
         return self._pages[key]
 
@@ -244,7 +301,8 @@ class Catalogue:
 
     @cached_property
     def _offsets(self) -> frozenset[str]:
-        """Where pages begin: only these are in our cursors, and only so many pages are ever kept."""
+        """Where pages begin: only these are in our cursors, and only so many pages are ever
+        kept."""
         return frozenset(str(start) for start in range(PAGE, len(self.entries), PAGE))
 
 
@@ -256,21 +314,32 @@ class Catalogues:
         self._snapshot: Snapshot | None = None
         self._built: dict[tuple[str, str], Catalogue] = {}
 
-    def get(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
-        """The catalogue of this agent on this endpoint, made when it is asked for the first time."""
+    def get(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Catalogue:
+        """The catalogue of this agent on this endpoint, made when it is asked for the first
+        time."""
         if snapshot is not self._snapshot:
-            self._snapshot, self._built = snapshot, {}
+            self._snapshot = snapshot
+            self._built = {}
         found = self._built.get((endpoint.slug, agent.slug))
         if found is None or (found.valid_until is not None and found.valid_until <= now):
             found = self._build(snapshot, endpoint, agent, now)
             self._built[endpoint.slug, agent.slug] = found
         return found
 
-    def _build(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Catalogue:
-        offers = [o for source in self.sources for o in source.offers(snapshot, endpoint, agent, now)]
+    def _build(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Catalogue:
+        offers = [
+            o for source in self.sources for o in source.offers(snapshot, endpoint, agent, now)
+        ]
         granted = [o for o in offers if not o.own]
-        # Only calls of what servers offer can be held: who may call none needs no tool about its calls.
-        own = [Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (granted or not o.aside)]
+        # Only calls of what servers offer can be held: who may call none needs no tool about its
+        # calls.
+        own = [
+            Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (granted or not o.aside)
+        ]
         until = next_expiry((*agent.grants, *endpoint.grants), now)
 
         def of(kind: str, *more: Entry) -> dict[str, Entry]:
@@ -287,7 +356,9 @@ class DownstreamTools:
 
     kind: str = "downstream"
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
         """What is granted and serves; pinned arguments play no part before a call."""
         for tool in chain(snapshot.tools.values(), snapshot.others.values()):
             server = snapshot.servers.get(tool.server_id)
@@ -305,7 +376,9 @@ def _serves(template: Entry, slug: str) -> bool:
 def several(servers: list[str]) -> Conflict:
     """More than one of these can serve a URI that names none of them."""
     named = " or ".join(f"{OURS}{slug}/" for slug in servers)
-    return Conflict("More than one server offers this URI.", remedy=f"Put {named} in front of the URI.")
+    return Conflict(
+        "More than one server offers this URI.", remedy=f"Put {named} in front of the URI."
+    )
 
 
 def _makes(template: ToolSpec, uri: str) -> bool:
@@ -334,8 +407,8 @@ def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
 
 
 def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Hosts before 2026-07-28 reject a whole list over one output schema that is no object, and those on the TypeScript
-    client 1.x over one property whose schema is true or false.
+    """Hosts before 2026-07-28 reject a whole list over one output schema that is no object, and
+    those on the TypeScript client 1.x over one property whose schema is true or false.
     """
     output = listing.get("outputSchema")
     if output is not None and not (isinstance(output, dict) and output.get("type") == "object"):
@@ -348,21 +421,28 @@ def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _spell_out_booleans(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the properties with an object for each schema that is true or false; None if there is no such schema."""
+    """Return the properties with an object for each schema that is true or false; None if there is
+    no such schema."""
     properties = schema.get("properties")
-    if not isinstance(properties, dict) or not any(isinstance(each, bool) for each in properties.values()):
+    if not isinstance(properties, dict) or not any(
+        isinstance(each, bool) for each in properties.values()
+    ):
         return None
     spelled: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
-    return {name: spelled[each] if isinstance(each, bool) else each for name, each in properties.items()}
+    return {
+        name: spelled[each] if isinstance(each, bool) else each for name, each in properties.items()
+    }
 
 
 def catalogue_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue | None:
-    """What this agent sees on this endpoint now, built as the gateway builds it; None if either is off."""
+    """What this agent sees on this endpoint now, built as the gateway builds it; None if either is
+    off."""
     return _catalogue_of(lambda: _granted(agent), agent, endpoint, now)
 
 
 def sees_anything(agent: Agent, endpoint: Endpoint, *, now: datetime) -> bool:
-    """Whether that is anything at all, for pages that list nothing of it. Of many grants a part is mostly enough."""
+    """Whether that is anything at all, for pages that list nothing of it. Of many grants a part is
+    mostly enough."""
     granted = _granted(agent)
     for part in [granted[:PAGE], granted] if len(granted) > PAGE else [granted]:
         found = _catalogue_of(partial(list, part), agent, endpoint, now)
@@ -372,7 +452,8 @@ def sees_anything(agent: Agent, endpoint: Endpoint, *, now: datetime) -> bool:
 
 
 def instructions_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> str:
-    """What hosts are told there, for this agent; servers are only asked about where the endpoint has room for them."""
+    """What hosts are told there, for this agent; servers are only asked about where the endpoint
+    has room for them."""
     if not (agent.enabled and endpoint.enabled):
         return ""
     if not endpoint.instructions_limit:
@@ -382,7 +463,8 @@ def instructions_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> str:
 
 
 def _granted(agent: Agent) -> list[int]:
-    """What its grants name, or offers of servers that they name: nothing else can be in its lists."""
+    """What its grants name, or offers of servers that they name: nothing else can be in its
+    lists."""
     grants = Grant.objects.filter(agent=agent).order_by()
     named = Q(pk__in=grants.values("tool")) | Q(server__in=grants.values("server"))
     return list(Tool.offers.serving().filter(named).order_by().values_list("pk", flat=True))
@@ -392,9 +474,12 @@ def _few(tools: list[int]) -> list[int] | None:
     return tools if len(tools) <= _NAMED else None
 
 
-def _catalogue_of(tools: Callable[[], list[int]], agent: Agent, endpoint: Endpoint, now: datetime) -> Catalogue | None:
+def _catalogue_of(
+    tools: Callable[[], list[int]], agent: Agent, endpoint: Endpoint, now: datetime
+) -> Catalogue | None:
     snapshot = snapshot_now(lambda: _few(tools()))
-    caller, door = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
+    caller = snapshot.agents.get(agent.slug)
+    door = snapshot.endpoints.get(endpoint.slug)
     if caller is None or door is None:
         return None
     return Catalogues([DownstreamTools()]).get(snapshot, door, caller, now.timestamp())

@@ -1,8 +1,10 @@
-"""Suggestions for an argument that is being typed (``completion/complete``): asked of the server, governed as its call is.
+"""Suggestions for an argument that is being typed (``completion/complete``): asked of the server,
+governed as its call is.
 
-A call's stages, lighter: rate, resolve, authorise, decide. Nothing is recorded: hosts ask at every key that is pressed, the
-answer is what a server suggests and no content, and three durable rows per key would bury the calls. Nor are people asked:
-where they would be asked about the call, there are no suggestions, and the server hears nothing of what is typed.
+A call's stages, lighter: rate, resolve, authorise, decide. Nothing is recorded: hosts ask at every
+key that is pressed, the answer is what a server suggests and no content, and three durable rows per
+key would bury the calls. Nor are people asked: where they would be asked about the call, there are
+no suggestions, and the server hears nothing of what is typed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from mcpregistry.calls.catalog import Catalogue, Entry
 from mcpregistry.calls.rates import Rates
 from mcpregistry.calls.stages import unlisted
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, ToolRefused
-from mcpregistry.domain.kinds import COMPLETIONS, LONGEST_URI, PROMPT, TEMPLATE, beginning, variables
+from mcpregistry.domain.kinds import (
+    COMPLETIONS,
+    LONGEST_URI,
+    PROMPT,
+    TEMPLATE,
+    beginning,
+    variables,
+)
 from mcpregistry.domain.policy.access import implied, may_begin, may_call
 from mcpregistry.domain.policy.decision import Outcome, Policy, Question, decide
 from mcpregistry.domain.text.canonical import plain
@@ -32,7 +41,8 @@ NOTHING: Mapping[str, Any] = {"values": [], "hasMore": False}
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """An argument of the prompt or template (``kind``) that hosts know as ``name``, as far as it is typed.
+    """An argument of the prompt or template (``kind``) that hosts know as ``name``, as far as it is
+    typed.
 
     ``known``: the values of others; ``host`` names the program that asks.
     """
@@ -50,14 +60,21 @@ class Completions:
     """Asks servers for suggestions; one per engine."""
 
     def __init__(self, pool: Pool, rates: Rates, policy: Policy) -> None:
-        self._pool, self._rates, self._policy = pool, rates, policy
+        self._pool = pool
+        self._rates = rates
+        self._policy = policy
 
     async def __call__(self, catalogue: Catalogue, typed: Typed) -> dict[str, Any]:
-        """MCP's ``completion`` object. Raises NotFound, ArgumentsInvalid, Denied, RateLimited, or DownstreamError."""
+        """MCP's ``completion`` object. Raises NotFound, ArgumentsInvalid, Denied, RateLimited, or
+        DownstreamError."""
         await self._rates.take(catalogue.agent)
         entry = _resolved(catalogue, typed)
         arguments = _arguments(entry, typed)
-        known = {name: value for name, value in typed.known.items() if name in arguments and name != typed.argument}
+        known = {
+            name: value
+            for name, value in typed.known.items()
+            if name in arguments and name != typed.argument
+        }
         outcome = self._typing(catalogue, entry, typed, known)
         if outcome is Outcome.DENY:
             raise Denied(
@@ -72,53 +89,85 @@ class Completions:
         found = [each for each in said if self._suggests(catalogue, entry, typed, known, each)]
         return _bounded(found, total, more, whole=len(found) == len(said))
 
-    def _typing(self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]) -> Outcome:
-        """What becomes of a call with what is typed so far. It is no whole value yet, so no grant is asked about it."""
+    def _typing(
+        self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]
+    ) -> Outcome:
+        """What becomes of a call with what is typed so far. It is no whole value yet, so no grant
+        is asked about it."""
         begun, _ = _call(entry, known)
         if not may_begin(catalogue.agent, catalogue.endpoint, entry.offer.tool, begun, time.time()):
             return Outcome.DENY
-        return self._decided(catalogue, entry, typed, _call(entry, {**known, typed.argument: typed.value})[0])
+        return self._decided(
+            catalogue, entry, typed, _call(entry, {**known, typed.argument: typed.value})[0]
+        )
 
     @staticmethod
-    def _pinned(catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]) -> dict[str, str] | None:
-        """Arguments that grants pin and nobody has given: the server suggests for what may be called, not for everything.
-        None where that cannot be told, or not be sent.
+    def _pinned(
+        catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]
+    ) -> dict[str, str] | None:
+        """Arguments that grants pin and nobody has given: the server suggests for what may be
+        called, not for everything. None where that cannot be told, or not be sent.
         """
         if entry.offer.tool.kind == TEMPLATE:
             return {}  # its grants are about the URI, to which each suggestion is held
-        agent, endpoint, tool = catalogue.agent, catalogue.endpoint, entry.offer.tool
+        agent = catalogue.agent
+        endpoint = catalogue.endpoint
+        tool = entry.offer.tool
         left = implied(agent, endpoint, tool, known, typed=typed.argument, now=time.time())
         if left is None or not all(isinstance(value, str) for value in left.values()):
             return None
         return dict(left)
 
-    def _suggests(self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str], value: str) -> bool:
+    def _suggests(
+        self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str], value: str
+    ) -> bool:
         """Whether a call with this value could be made, as far as that can be told already."""
         arguments, whole = _call(entry, {**known, typed.argument: value})
         granted = may_call if whole else may_begin
-        if not granted(catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, time.time()):
+        if not granted(
+            catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, time.time()
+        ):
             return False
         return self._decided(catalogue, entry, typed, arguments) is not Outcome.DENY
 
-    def _decided(self, catalogue: Catalogue, entry: Entry, typed: Typed, arguments: Mapping[str, str]) -> Outcome:
+    def _decided(
+        self, catalogue: Catalogue, entry: Entry, typed: Typed, arguments: Mapping[str, str]
+    ) -> Outcome:
         question = Question(
-            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, arguments, now=time.time(),
-            origin=typed.origin, host=typed.host,
-        )  # fmt: skip
+            catalogue.agent,
+            catalogue.endpoint,
+            entry.offer.server,
+            entry.offer.tool,
+            arguments,
+            now=time.time(),
+            origin=typed.origin,
+            host=typed.host,
+        )
         return decide(self._policy, question).outcome
 
-    async def _asked(self, entry: Entry, typed: Typed, known: Mapping[str, str]) -> tuple[list[str], Any, Any]:
-        tool, server = entry.offer.tool, entry.offer.server
+    async def _asked(
+        self, entry: Entry, typed: Typed, known: Mapping[str, str]
+    ) -> tuple[list[str], Any, Any]:
+        tool = entry.offer.tool
+        server = entry.offer.server
         named = {"type": "ref/prompt", "name": tool.name}
         ref = named if typed.kind == PROMPT else {"type": "ref/resource", "uri": tool.name}
-        params: dict[str, Any] = {"ref": ref, "argument": {"name": typed.argument, "value": typed.value}}
+        params: dict[str, Any] = {
+            "ref": ref,
+            "argument": {"name": typed.argument, "value": typed.value},
+        }
         if known:
             params["context"] = {"arguments": dict(known)}
         seconds = min(server.request_timeout or SECONDS, SECONDS)
         about = (tool.kind, tool.name, tool.definition_hash)
         try:
             result = await self._pool.ask(
-                server.id, "completion/complete", params, about=about, revision=server.revision, seconds=seconds
+                server.id,
+                "completion/complete",
+                params,
+                about=about,
+                revision=server.revision,
+                seconds=seconds,
             )
         except ToolRefused as error:
             if error.rpc_code == METHOD_NOT_FOUND:
@@ -133,7 +182,8 @@ class Completions:
 
 
 def _call(entry: Entry, values: Mapping[str, str]) -> tuple[Mapping[str, str], bool]:
-    """The arguments of a call with these values; and whether it is a whole URI, if it is to read one."""
+    """The arguments of a call with these values; and whether it is a whole URI, if it is to read
+    one."""
     if entry.offer.tool.kind != TEMPLATE:
         return values, False
     uri, whole = beginning(entry.offer.tool.name, values)
@@ -141,23 +191,34 @@ def _call(entry: Entry, values: Mapping[str, str]) -> tuple[Mapping[str, str], b
 
 
 def _resolved(catalogue: Catalogue, typed: Typed) -> Entry:
-    entry = catalogue.of_kind(PROMPT).find(typed.name) if typed.kind == PROMPT else catalogue.template(typed.name)
+    entry = (
+        catalogue.of_kind(PROMPT).find(typed.name)
+        if typed.kind == PROMPT
+        else catalogue.template(typed.name)
+    )
     if entry is None:
-        raise NotFound(f"Unknown {typed.kind}: {plain(typed.name, 200)}", remedy=unlisted(typed.kind))
+        raise NotFound(
+            f"Unknown {typed.kind}: {plain(typed.name, 200)}", remedy=unlisted(typed.kind)
+        )
     return entry
 
 
 def _arguments(entry: Entry, typed: Typed) -> frozenset[str]:
-    """The names of its arguments. Raises ArgumentsInvalid for one that is not among them, or much too long a value."""
+    """The names of its arguments. Raises ArgumentsInvalid for one that is not among them, or much
+    too long a value."""
     tool = entry.offer.tool
     names = variables(tool.name) if typed.kind == TEMPLATE else tool.arguments_schema["properties"]
     if typed.argument not in names:
         raise ArgumentsInvalid(
             f"'{plain(typed.name, 200)}' has no argument '{plain(typed.argument, 200)}'.",
-            remedy=f"Use one of its arguments: {', '.join(map(plain, names))}." if names else "It has no arguments.",
+            remedy=f"Use one of its arguments: {', '.join(map(plain, names))}."
+            if names
+            else "It has no arguments.",
         )
     if any(len(value) > LONGEST_URI for value in (typed.value, *typed.known.values())):
-        raise ArgumentsInvalid(f"A value is longer than {LONGEST_URI:,} characters.", remedy="Use a shorter value.")
+        raise ArgumentsInvalid(
+            f"A value is longer than {LONGEST_URI:,} characters.", remedy="Use a shorter value."
+        )
     return frozenset(names)
 
 

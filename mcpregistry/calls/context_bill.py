@@ -1,7 +1,8 @@
-"""The context bill: what the definitions that an agent is shown on an endpoint cost on every turn, and which are not used.
+"""The context bill: what the definitions that an agent is shown on an endpoint cost on every turn,
+and which are not used.
 
-What is hidden is taken out of grants. So use is counted as far as these reach: of the agent's on every endpoint, of an
-endpoint's list by every agent.
+What is hidden is taken out of grants. So use is counted as far as these reach: of the agent's on
+every endpoint, of an endpoint's list by every agent.
 
 Tokens are estimated at the usual four bytes each, from the very list that hosts get.
 """
@@ -33,8 +34,9 @@ MOST_CALLS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One tool of the list. ``calls``: of the calls looked at; ``own`` tools of ours cannot be hidden by a grant. ``new``:
-    first seen or granted within the period, so that it is too early to tell."""
+    """One tool of the list. ``calls``: of the calls looked at; ``own`` tools of ours cannot be
+    hidden by a grant. ``new``: first seen or granted within the period, so that it is too early to
+    tell."""
 
     name: str
     server: str
@@ -48,8 +50,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What is carried on every turn, the dearest first. ``all``: every call of the period was looked at, so what is said
-    to be unused is; else only the newest ``looked`` were, back to ``since``, or what is ``kept`` begins later than it."""
+    """What is carried on every turn, the dearest first. ``all``: every call of the period was
+    looked at, so what is said to be unused is; else only the newest ``looked`` were, back to
+    ``since``, or what is ``kept`` begins later than it."""
 
     lines: tuple[Line, ...]
     instructions: int
@@ -66,7 +69,11 @@ class Bill:
     @property
     def unused(self) -> list[Line]:
         """What was not called and could be hidden; nothing where not all calls were looked at."""
-        return [line for line in self.lines if not (line.calls or line.own or line.new)] if self.all else []
+        return (
+            [line for line in self.lines if not (line.calls or line.own or line.new)]
+            if self.all
+            else []
+        )
 
     @property
     def wasted(self) -> int:
@@ -75,11 +82,14 @@ class Bill:
 
     def without(self, tools: Collection[int]) -> int:
         """Tokens that are left where these tools are hidden; their servers' instructions stay."""
-        return self.total - sum(line.tokens for line in self.lines if line.tool_id in tools and not line.own)
+        return self.total - sum(
+            line.tokens for line in self.lines if line.tool_id in tools and not line.own
+        )
 
 
 def holder_of(agent: Agent, endpoint: Endpoint, *, by_list: bool) -> Agent | Endpoint:
-    """Whose grants tools are hidden from: the agent's, unless it is the list of an endpoint that has one."""
+    """Whose grants tools are hidden from: the agent's, unless it is the list of an endpoint that
+    has one."""
     return endpoint if by_list and endpoint.scope == Endpoint.Scope.LISTED else agent
 
 
@@ -93,23 +103,35 @@ def _of_bytes(count: int) -> int:
 
 
 def bill(
-    agent: Agent, endpoint: Endpoint, *, now: datetime, days: int = DAYS, holder: Agent | Endpoint | None = None
+    agent: Agent,
+    endpoint: Endpoint,
+    *,
+    now: datetime,
+    days: int = DAYS,
+    holder: Agent | Endpoint | None = None,
 ) -> Bill | None:
-    """The bill of an agent on an endpoint; None where either is switched off. A bounded number of calls is read: those of
-    the ``holder`` that tools would be hidden from, the agent if it is not the endpoint."""
+    """The bill of an agent on an endpoint; None where either is switched off. A bounded number of
+    calls is read: those of the ``holder`` that tools would be hidden from, the agent if it is not
+    the endpoint."""
     seen = catalogue_now(agent, endpoint, now=now)
     if seen is None:
         return None
     since = now - timedelta(days=days)
-    called, kept = _called(holder or agent, since, now), known_from(now) <= since
+    called = _called(holder or agent, since, now)
+    kept = known_from(now) <= since
     counts = called.counts
-    lines = _lines(seen, counts, _too_new(holder or agent, since, now)) + _own_lines(agent, endpoint, counts)
+    lines = _lines(seen, counts, _too_new(holder or agent, since, now)) + _own_lines(
+        agent, endpoint, counts
+    )
     lines = tuple(sorted(lines, key=lambda line: (-line.tokens, line.name)))
-    return Bill(lines, tokens(seen.instructions()), counts.total(), called.since, called.all and kept, kept)
+    return Bill(
+        lines, tokens(seen.instructions()), counts.total(), called.since, called.all and kept, kept
+    )
 
 
 class _Called(NamedTuple):
-    """Calls by server and tool. ``all``: these are all calls of the period, else the newest back to ``since``."""
+    """Calls by server and tool. ``all``: these are all calls of the period, else the newest back to
+    ``since``."""
 
     counts: Counter[tuple[str, str]]
     since: datetime
@@ -117,7 +139,8 @@ class _Called(NamedTuple):
 
 
 def _called(holder: Agent | Endpoint, since: datetime, now: datetime) -> _Called:
-    """If there are more calls than are read, the counted hours say how many there were of each tool."""
+    """If there are more calls than are read, the counted hours say how many there were of each
+    tool."""
     calls = tools_called(holder, since=since, most=MOST_CALLS + 1)
     if len(calls) > MOST_CALLS:
         whose = "agent" if isinstance(holder, Agent) else "endpoint"
@@ -126,25 +149,41 @@ def _called(holder: Agent | Endpoint, since: datetime, now: datetime) -> _Called
             return _Called(counted, since, True)
     read = calls[:MOST_CALLS]
     every = len(calls) <= MOST_CALLS
-    return _Called(Counter((server, tool) for server, tool, _ in read), since if every else read[-1][2], every)
+    return _Called(
+        Counter((server, tool) for server, tool, _ in read), since if every else read[-1][2], every
+    )
 
 
-def _too_new(holder: Agent | Endpoint, since: datetime, now: datetime) -> Callable[[ToolSpec], bool]:
+def _too_new(
+    holder: Agent | Endpoint, since: datetime, now: datetime
+) -> Callable[[ToolSpec], bool]:
     """Whether a tool was first seen since then, or nothing that grants it is older."""
     live = Q(expires_at=None) | Q(expires_at__gt=now)
-    older = holder.grants.filter(live, created_at__lte=since, kind__in=(TOOL, "")).values_list("tool_id", "server_id")
-    tools, servers = {tool for tool, _ in older if tool}, {server for _, server in older if server}
+    older = holder.grants.filter(live, created_at__lte=since, kind__in=(TOOL, "")).values_list(
+        "tool_id", "server_id"
+    )
+    tools = {tool for tool, _ in older if tool}
+    servers = {server for _, server in older if server}
     young = {*Tool.objects.filter(first_seen_at__gt=since).values_list("pk", flat=True)}
     return lambda tool: tool.id in young or not (tool.id in tools or tool.server_id in servers)
 
 
-def _lines(seen: Catalogue, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]) -> tuple[Line, ...]:
+def _lines(
+    seen: Catalogue, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]
+) -> tuple[Line, ...]:
     return tuple(_line(entry, counts, new) for entry in seen.entries.values())
 
 
-def _own_lines(agent: Agent, endpoint: Endpoint, counts: Counter[tuple[str, str]]) -> tuple[Line, ...]:
-    """The expert tools that the agent is shown there. Grants do not hide them: their own lists of callers do."""
-    shown = (each for each in own_definitions() if agent.slug in each.agents and endpoint.slug in each.endpoints)
+def _own_lines(
+    agent: Agent, endpoint: Endpoint, counts: Counter[tuple[str, str]]
+) -> tuple[Line, ...]:
+    """The expert tools that the agent is shown there. Grants do not hide them: their own lists of
+    callers do."""
+    shown = (
+        each
+        for each in own_definitions()
+        if agent.slug in each.agents and endpoint.slug in each.endpoints
+    )
     return tuple(
         Line(
             each.name,
@@ -164,6 +203,12 @@ def _line(entry: Entry, counts: Counter[tuple[str, str]], new: Callable[[ToolSpe
     offer = entry.offer
     server = "" if offer.own else offer.server.slug
     return Line(
-        entry.name, server, offer.tool.id, offer.tool.key, _of_bytes(size(entry.listing)),
-        counts[server, offer.tool.key], offer.own, not offer.own and new(offer.tool),
-    )  # fmt: skip
+        entry.name,
+        server,
+        offer.tool.id,
+        offer.tool.key,
+        _of_bytes(size(entry.listing)),
+        counts[server, offer.tool.key],
+        offer.own,
+        not offer.own and new(offer.tool),
+    )

@@ -1,4 +1,5 @@
-"""The catalogue as the conversation that a request names may see it; every face asks here before it lists or calls."""
+"""The catalogue as the conversation that a request names may see it; every face asks here before it
+lists or calls."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ log = structlog.get_logger(__name__)
 async def within(catalogue: Catalogue, conversation: str) -> Catalogue:
     """The catalogue narrowed as this conversation of its agent says; itself where none is named.
 
-    Raises NotFound for a conversation that is not the agent's, Conflict for one that has ended, Busy when the
-    database does not say.
+    Raises NotFound for a conversation that is not the agent's, Conflict for one that has ended,
+    Busy when the database does not say.
     """
     if not conversation:
         return catalogue
@@ -27,14 +28,19 @@ async def within(catalogue: Catalogue, conversation: str) -> Catalogue:
     except Error:
         log.exception("conversation.not_looked_up")
         raise Busy(
-            "The conversation could not be read, so nothing was done.", remedy=error_texts.TRY_AGAIN_SOON
+            "The conversation could not be read, so nothing was done.",
+            remedy=error_texts.TRY_AGAIN_SOON,
         ) from None
     return _narrowed(catalogue, servers)
 
 
 def within_sync(catalogue: Catalogue, conversation: str) -> Catalogue:
     """The same in a thread that may ask the database."""
-    return _narrowed(catalogue, entering.enter(conversation, catalogue.agent.slug)) if conversation else catalogue
+    return (
+        _narrowed(catalogue, entering.enter(conversation, catalogue.agent.slug))
+        if conversation
+        else catalogue
+    )
 
 
 def _narrowed(catalogue: Catalogue, servers: frozenset[str]) -> Catalogue:

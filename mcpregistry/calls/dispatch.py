@@ -1,4 +1,5 @@
-"""The way of a call to its server: through the pool, and a task that the server makes of it is adopted."""
+"""The way of a call to its server: through the pool, and a task that the server makes of it is
+adopted."""
 
 from __future__ import annotations
 
@@ -21,11 +22,16 @@ from mcpregistry.domain.servers.sessions import host_session, session_key
 class DownstreamDispatcher:
     """Sends a call to the server that owns the tool."""
 
-    def __init__(self, placement: Placement, adoption: Adoption, sampler: Sampler | None = None) -> None:
-        self._placement, self._adoption, self._sampler = placement, adoption, sampler
+    def __init__(
+        self, placement: Placement, adoption: Adoption, sampler: Sampler | None = None
+    ) -> None:
+        self._placement = placement
+        self._adoption = adoption
+        self._sampler = sampler
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        """Send the call through the pool. Returns the server's result; of a task, our handle for it."""
+        """Send the call through the pool. Returns the server's result; of a task, our handle for
+        it."""
         forwarding = forwarding_of(call)
         try:
             return await self._dispatched(call, forwarding, on_sent)
@@ -34,14 +40,20 @@ class DownstreamDispatcher:
                 raise
             server = call.entry.offer.server
             raise page_needed(
-                error, server.slug, allowed="elicitation" in server.questions, capabilities=forwarding.capabilities
+                error,
+                server.slug,
+                allowed="elicitation" in server.questions,
+                capabilities=forwarding.capabilities,
             ) from None
 
-    async def _dispatched(self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]) -> dict[str, Any]:
+    async def _dispatched(
+        self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]
+    ) -> dict[str, Any]:
         if self._sampler is not None and sampling.by_ours(call):
             asking = sampling.Sampling(call, self._sampler, forwarding)
             result = await self._with_our_model(asking, call, on_sent)
-            check_kind(result, asking.left)  # a question to a model that stands beside others is not the host's either
+            # a question to a model that stands beside others is not the host's either
+            check_kind(result, asking.left)
         else:
             result = await self._sent(call, forwarding, on_sent)
             check_kind(result, forwarding)
@@ -55,7 +67,8 @@ class DownstreamDispatcher:
     async def _with_our_model(
         self, asking: sampling.Sampling, call: Call, on_sent: Callable[[], None]
     ) -> dict[str, Any]:
-        """A modern server that asks for a model is called again with the answer, in the same call: one record."""
+        """A modern server that asks for a model is called again with the answer, in the same call:
+        one record."""
         result = await self._sent(call, asking.forwarding, on_sent)
         try:
             while (again := await asking.answered(result)) is not None:
@@ -67,8 +80,11 @@ class DownstreamDispatcher:
             ) from None
         return result
 
-    async def _sent(self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]) -> dict[str, Any]:
-        offer, request = call.entry.offer, call.request
+    async def _sent(
+        self, call: Call, forwarding: Forwarding, on_sent: Callable[[], None]
+    ) -> dict[str, Any]:
+        offer = call.entry.offer
+        request = call.request
         asks = request.host.forwarding.allowing(offer.server.questions).questions
         return await self._placement.call(
             offer.server.id,
@@ -85,7 +101,9 @@ class DownstreamDispatcher:
             idempotent=offer.tool.idempotent,
             host=forwarding,
             kind=offer.tool.kind,
-            session=session_key(offer.server.shared_by, request.catalogue.agent.slug, request.session),
+            session=session_key(
+                offer.server.shared_by, request.catalogue.agent.slug, request.session
+            ),
             caller=host_session(request.catalogue.agent.slug, request.session),
             asks=asks | {sampling.SAMPLING} if offer.server.sampling_expert else asks,
             by=(offer.by.kind, offer.by.name) if offer.by else None,

@@ -1,6 +1,8 @@
-"""The energy of calls: set aside before a call goes out, charged when it has ended. Only for agents that have a pool.
+"""The energy of calls: set aside before a call goes out, charged when it has ended. Only for agents
+that have a pool.
 
-Calls of servers' tools cost by their time. A call that an expert tool answers costs by what its run does.
+Calls of servers' tools cost by their time. A call that an expert tool answers costs by what its run
+does.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from mcpregistry.services.energy.reservations import Act, Shortage
 log = structlog.get_logger(__name__)
 
 _SERVERS = DownstreamTools().kind
-_LOOK_AGAIN = 2.0, 0.2  # seconds at most and at least: others may have cost less than was set aside for them
+# seconds at most and at least: others may have cost less than was set aside for them
+_LOOK_AGAIN = 2.0, 0.2
 
 
 class InsufficientEnergy(SlipsnisseError):
@@ -43,7 +46,8 @@ class NotReserved(SlipsnisseError):
 
 
 class Together:
-    """Asks the database by one commit for all that calls of a pool want at this moment, while others go on asking.
+    """Asks the database by one commit for all that calls of a pool want at this moment, while
+    others go on asking.
 
     Each would wait for the commits of the others otherwise. Who asks alone waits for nobody.
     """
@@ -75,7 +79,9 @@ class Together:
                 for (_, answer), each in zip(wanted, said, strict=True):
                     if answer.done():  # its caller has left
                         continue
-                    answer.set_exception(each) if isinstance(each, Exception) else answer.set_result(each)
+                    answer.set_exception(each) if isinstance(
+                        each, Exception
+                    ) else answer.set_result(each)
         finally:  # nothing is left, unless the process ends
             del self._wanted[pool]
 
@@ -94,7 +100,8 @@ class Energy:
         pool = _pool(call)
         if pool is None:
             return
-        began, waited = time.monotonic(), 0.0
+        began = time.monotonic()
+        waited = 0.0
         while (short := await self._tried(call, pool, waited)) is not None:
             left = began + short.wait - time.monotonic()
             if left <= 0 or short.soonest > left:
@@ -104,17 +111,22 @@ class Energy:
             waited = time.monotonic() - began
 
     async def settle(self, call: Call) -> None:
-        """Charge the call that has ended. If the database does not take it now, the clock does it from the record."""
-        pool, seen = _pool(call), call.request.catalogue
+        """Charge the call that has ended. If the database does not take it now, the clock does it
+        from the record."""
+        pool = _pool(call)
+        seen = call.request.catalogue
         if pool is None or (not call.fence and told_of(seen.endpoint, seen.agent) is not None):
-            return  # ``told`` charges it, with what it reads; only approved calls may have nobody to be told
+            # ``told`` charges it, with what it reads; only approved calls may have nobody to be
+            # told
+            return
         try:
             await self._together.ask(pool, partial(reservations.settle, call_id=call.id))
         except Exception:  # the call has ended, and that is told whatever fails here
             log.exception("energy.not_settled", call=call.id)
 
     async def told(self, call: Call, outcome: CallOutcome) -> CallOutcome:
-        """With what the call has cost, by the books, where its endpoint tells that and its agent has a pool."""
+        """With what the call has cost, by the books, where its endpoint tells that and its agent
+        has a pool."""
         catalogue = call.request.catalogue
         pool = told_of(catalogue.endpoint, catalogue.agent)
         if pool is None or outcome.state not in TERMINAL or outcome.late:
@@ -127,10 +139,16 @@ class Energy:
             return outcome
 
     async def _tried(self, call: Call, pool: int, waited: float) -> Shortage | None:
-        agent, work = call.request.catalogue.agent.slug, Work(call.entry.offer.tool, len(call.arguments_json.encode()))
+        agent = call.request.catalogue.agent.slug
+        work = Work(call.entry.offer.tool, len(call.arguments_json.encode()))
         ask = partial(
-            reservations.reserve, pool_id=pool, call_id=call.id, agent=agent, work=work, waited=waited
-        )  # fmt: skip
+            reservations.reserve,
+            pool_id=pool,
+            call_id=call.id,
+            agent=agent,
+            work=work,
+            waited=waited,
+        )
         try:
             short: Shortage | None = await self._together.ask(pool, ask)
         except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
@@ -148,10 +166,12 @@ def told_of(endpoint: EndpointSpec | None, agent: AgentSpec | None) -> int | Non
 
 
 async def estimated(catalogue: Catalogue) -> dict[int, float]:
-    """Units that calls of the tools will cost the agent, by the tools' keys: of servers' tools, which alone are charged by
-    their calls. Empty where the database does not say.
+    """Units that calls of the tools will cost the agent, by the tools' keys: of servers' tools,
+    which alone are charged by their calls. Empty where the database does not say.
     """
-    served = [entry.offer.tool for entry in catalogue.entries.values() if entry.offer.kind == _SERVERS]
+    served = [
+        entry.offer.tool for entry in catalogue.entries.values() if entry.offer.kind == _SERVERS
+    ]
     try:
         return await db_call(estimates.of_specs, served, catalogue.agent.energy_pool)
     except Exception:

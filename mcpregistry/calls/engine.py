@@ -63,7 +63,10 @@ class Engine:
         self.process = process_name(process)
         self.connections = ConnectionLog(self.process)
         self.pool = Pool(
-            _target, self.connections.record, most=settings.MAX_CONNECTIONS, on_session_over=self._release_session
+            _target,
+            self.connections.record,
+            most=settings.MAX_CONNECTIONS,
+            on_session_over=self._release_session,
         )
         self.placement = Placement(self.pool, self.process)
         self.watches = ResourceWatches(self.pool, self.placement)
@@ -71,9 +74,13 @@ class Engine:
         self._is_shared = process != "runmcp"  # it serves one host, whose sessions are its own
         policy = policy or LivePolicy(self.live)
         self.approvals = Approvals(
-            recorder=self.recorder, feed=self.feed, live=self.live, catalogue_of=self._catalogue_of_record, policy=policy,
+            recorder=self.recorder,
+            feed=self.feed,
+            live=self.live,
+            catalogue_of=self._catalogue_of_record,
+            policy=policy,
             sender=lambda: self.pipeline,
-        )  # fmt: skip
+        )
         self.adoption = Adoption(self.pool, self.feed)
         own: tuple[Source, Dispatcher] = (
             DownstreamTools(),
@@ -85,9 +92,12 @@ class Engine:
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
         self.pipeline = Pipeline(
-            recorder=self.recorder, dispatchers=dispatchers, policy=policy, approvals=self.approvals,
+            recorder=self.recorder,
+            dispatchers=dispatchers,
+            policy=policy,
+            approvals=self.approvals,
             waiting=Waiting(self.approvals),
-        )  # fmt: skip
+        )
         self.completions = Completions(self.pool, self.pipeline.rates, policy)
         self._in_flight = InFlight()
         self._background: set[asyncio.Task[None]] = set()
@@ -120,13 +130,16 @@ class Engine:
             if isinstance(place, Host):
                 await db_call(ProcessLease.announce, self._lease, self.placement.address)
             await self.watches.start(peer_marker())
-        self._revisions = {server.id: server.revision for server in self.live.current.servers.values()}
+        self._revisions = {
+            server.id: server.revision for server in self.live.current.servers.values()
+        }
         for server in self.live.current.servers.values():
             if server.connect_mode == "eager":
                 self._spawn_connect(server.id)
 
     async def stop(self) -> None:
-        """No new calls, calls in flight drained, records written, connections closed; in this order."""
+        """No new calls, calls in flight drained, records written, connections closed; in this
+        order."""
         self.begin_stop()
         assert self._draining is not None
         await self._draining
@@ -149,11 +162,13 @@ class Engine:
         await loop.run_in_executor(None, self.feed.stop)
 
     def begin_stop(self, grace: float = DRAIN_SECONDS) -> None:
-        """No new calls from now on, and held ones are told "pending" at once: their requests outlive this process.
+        """No new calls from now on, and held ones are told "pending" at once: their requests
+        outlive this process.
 
-        Calls in flight may end for ``grace`` seconds; then they are cut, and their callers and records told so. A web
-        process calls this when it is told to stop, long before its server gives up on open requests: those would end
-        as a bare error 500. Call it on the event loop; again does nothing.
+        Calls in flight may end for ``grace`` seconds; then they are cut, and their callers and
+        records told so. A web process calls this when it is told to stop, long before its server
+        gives up on open requests: those would end as a bare error 500. Call it on the event loop;
+        again does nothing.
         """
         if self._draining is None:
             self._stopping = True
@@ -171,31 +186,41 @@ class Engine:
         return self.live.current.agent_of(token_hash, time.time())
 
     def catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
-        """What the agent sees there. Raises NotFound when either does not exist or is switched off."""
-        return self._catalogue(self.live.current.endpoints.get(endpoint_slug), endpoint_slug, agent_slug)
+        """What the agent sees there. Raises NotFound when either does not exist or is switched
+        off."""
+        return self._catalogue(
+            self.live.current.endpoints.get(endpoint_slug), endpoint_slug, agent_slug
+        )
 
     def run_catalogue(self, agent_slug: str) -> Catalogue:
-        """What the runs of an expert tool may use: all that its agent is granted. Raises NotFound."""
+        """What the runs of an expert tool may use: all that its agent is granted. Raises
+        NotFound."""
         return self._catalogue(RUNS, RUNS.slug, agent_slug)
 
     def _catalogue_of_record(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
         """For calls on record, whose endpoint nobody outside has named."""
-        return self._catalogue(self.live.current.endpoint_of_record(endpoint_slug), endpoint_slug, agent_slug)
+        return self._catalogue(
+            self.live.current.endpoint_of_record(endpoint_slug), endpoint_slug, agent_slug
+        )
 
-    def _catalogue(self, endpoint: EndpointSpec | None, endpoint_slug: str, agent_slug: str) -> Catalogue:
+    def _catalogue(
+        self, endpoint: EndpointSpec | None, endpoint_slug: str, agent_slug: str
+    ) -> Catalogue:
         snapshot = self.live.current
         agent = snapshot.agents.get(agent_slug)
         if endpoint is None or agent is None:
             thing, slug = ("endpoint", endpoint_slug) if endpoint is None else ("agent", agent_slug)
             raise NotFound(
-                error_texts.not_found(f"enabled {thing}", slug), remedy=f"Check the name, or enable the {thing}."
+                error_texts.not_found(f"enabled {thing}", slug),
+                remedy=f"Check the name, or enable the {thing}.",
             )
         return self.catalogues.get(snapshot, endpoint, agent, time.time())
 
     async def call(self, request: CallRequest) -> CallOutcome:
         """Run one call to its end. Cancelling the awaiting task cancels the call downstream.
 
-        In a task of its own: the SDK's cancel scopes would cancel it again at every step of its end.
+        In a task of its own: the SDK's cancel scopes would cancel it again at every step of its
+        end.
         """
         task = asyncio.ensure_future(self.proceed(self.judge(request)))
         self._in_flight.follow(task)
@@ -203,26 +228,32 @@ class Engine:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
-                # Not at once: a task that never took its first step would leave no record of the call.
+                # Not at once: a task that never took its first step would leave no record of the
+                # call.
                 asyncio.get_running_loop().call_soon(task.cancel)
             raise
 
     def judge(self, request: CallRequest) -> Judged:
-        """What would become of the call; nothing is recorded. Raises Busy when stopping, or blind to changes."""
+        """What would become of the call; nothing is recorded. Raises Busy when stopping, or blind
+        to changes."""
         self.check_open()
         return self.pipeline.judge(request)
 
     def may_be_asked(self, judged: Judged) -> bool:
-        """Whether the call's server may have a question while the call waits. Where it is known to have none, the call
-        needs no task of its own. A server that changes its era at this very moment has its question declined."""
+        """Whether the call's server may have a question while the call waits. Where it is known to
+        have none, the call needs no task of its own. A server that changes its era at this very
+        moment has its question declined."""
         if judged.refusal is not None:
             return False  # it is not sent at all, and perhaps nobody knows its server
         offer = judged.call.entry.offer
         key = (offer.by.kind, offer.by.name) if offer.by else (offer.tool.kind, offer.tool.name)
-        return offer.server.shared_by != "everybody" or not self.pool.asks_in_answers(offer.server.id, key)
+        return offer.server.shared_by != "everybody" or not self.pool.asks_in_answers(
+            offer.server.id, key
+        )
 
     def check_open(self) -> None:
-        """Raises Busy when no calls are made: the process stops, or is blind to changes of its configuration."""
+        """Raises Busy when no calls are made: the process stops, or is blind to changes of its
+        configuration."""
         if self._stopping:
             raise Busy("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
         if self.feed.state is FeedState.BLIND:
@@ -232,7 +263,8 @@ class Engine:
             )
 
     async def proceed(self, judged: Judged) -> CallOutcome:
-        """Go on with a judged call, in the caller's own task. Cancelling that cancels the call downstream."""
+        """Go on with a judged call, in the caller's own task. Cancelling that cancels the call
+        downstream."""
         task = asyncio.current_task()
         assert task is not None
         with self._in_flight.following(task):
@@ -255,24 +287,36 @@ class Engine:
         origin: str = "rest",
         request_id: str = "",
     ) -> CallOutcome:
-        """A call by names, for REST. Raises NotFound for the endpoint or agent, Busy when stopping."""
+        """A call by names, for REST. Raises NotFound for the endpoint or agent, Busy when
+        stopping."""
         catalogue = self.catalogue(endpoint_slug, agent_slug)
-        return await self.call(CallRequest(catalogue, name, arguments, origin, request_id=request_id))
+        return await self.call(
+            CallRequest(catalogue, name, arguments, origin, request_id=request_id)
+        )
 
     def _adopt(self, snapshot: Snapshot) -> None:
-        before, self._revisions = self._revisions, {s.id: s.revision for s in snapshot.servers.values()}
+        before = self._revisions
+        self._revisions = {s.id: s.revision for s in snapshot.servers.values()}
         self.pool.reconfigure(self._revisions)
         known = self.pool.states()
         for server in snapshot.servers.values():
-            # Pressing Reconnect raises the revision: that is how a person tells a manual server to connect.
-            told = server.connect_mode == "manual" and before.get(server.id) not in (None, server.revision)
-            if self._connects and (told or (server.connect_mode == "eager" and server.id not in known)):
+            # Pressing Reconnect raises the revision: that is how a person tells a manual server to
+            # connect.
+            told = server.connect_mode == "manual" and before.get(server.id) not in (
+                None,
+                server.revision,
+            )
+            if self._connects and (
+                told or (server.connect_mode == "eager" and server.id not in known)
+            ):
                 self._spawn_connect(server.id)
 
     def connect_ahead(self, catalogue: Catalogue, most: int) -> None:
-        """Begin to connect to the servers of these tools as their first calls would, ``most`` of them.
+        """Begin to connect to the servers of these tools as their first calls would, ``most`` of
+        them.
 
-        Runs of expert tools ask for it while they wait for something else. Call it on the event loop.
+        Runs of expert tools ask for it while they wait for something else. Call it on the event
+        loop.
         """
         servers = {
             entry.offer.server.id

@@ -1,7 +1,9 @@
-"""Calls beyond an agent's rate, or refused by people a moment ago: each would be a durable row, so a flood becomes two a minute.
+"""Calls beyond an agent's rate, or refused by people a moment ago: each would be a durable row, so
+a flood becomes two a minute.
 
-The first is recorded as what it is. Those that follow within a minute are counted, their callers are told the
-first one's id, and the last of them is recorded with the count when the minute is over, or the process stops.
+The first is recorded as what it is. Those that follow within a minute are counted, their callers
+are told the first one's id, and the last of them is recorded with the count when the minute is
+over, or the process stops.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ class _Flood:
 
 
 class Floods:
-    """Those of one process. ``record(call, more, first)`` writes the last of ``more`` calls like ``first``."""
+    """Those of one process. ``record(call, more, first)`` writes the last of ``more`` calls like
+    ``first``."""
 
     def __init__(self, record: Callable[[Call, int, str], None]) -> None:
         self._record = record
         self._floods: dict[str, _Flood] = {}
 
     def like(self, call: Call, key: str) -> str | None:
-        """The id of the recorded call that stands for this one, which is counted with it. None: record this one.
+        """The id of the recorded call that stands for this one, which is counted with it. None:
+        record this one.
 
         ``key`` is what the calls of one flood have in common.
         """
@@ -40,7 +44,8 @@ class Floods:
             timer = asyncio.get_running_loop().call_later(WINDOW, self._over, key)
             self._floods[key] = _Flood(call.id, timer)
             return None
-        flood.more, flood.last = flood.more + 1, call
+        flood.more = flood.more + 1
+        flood.last = call
         return flood.first
 
     def counted(self, key: str) -> int:

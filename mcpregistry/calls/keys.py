@@ -1,4 +1,5 @@
-"""What an Idempotency-Key is told once its call is over, whoever came with it: REST, or a form on a page."""
+"""What an Idempotency-Key is told once its call is over, whoever came with it: REST, or a form on a
+page."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ log = structlog.get_logger(__name__)
 
 
 async def noted(note: Callable[[], Awaitable[None]]) -> None:
-    """Make the note, ``idempotency.keep`` or ``release``, as well as it can: what became of the call is told, whatever
-    fails after it.
+    """Make the note, ``idempotency.keep`` or ``release``, as well as it can: what became of the
+    call is told, whatever fails after it.
 
     A repetition with the key then gets the end from the call's own record, which the key names.
     """

@@ -1,7 +1,9 @@
-"""Reading what no list has: a resource that a result linked to, and the page of an MCP App, which its tool names.
+"""Reading what no list has: a resource that a result linked to, and the page of an MCP App, which
+its tool names.
 
-Both are served by what grants them (``Offer.by``): they can be read while that is granted, serves and says what was
-approved. A read is a call like any other. People cannot be asked about one, since there is nothing that waits on a list.
+Both are served by what grants them (``Offer.by``): they can be read while that is granted, serves
+and says what was approved. A read is a call like any other. People cannot be asked about one, since
+there is nothing that waits on a list.
 """
 
 from __future__ import annotations
@@ -30,18 +32,24 @@ async def note_links(call: Call, result: Mapping[str, Any]) -> None:
     uris = list(dict.fromkeys(_links(result)))[:_MOST]
     if not uris:
         return
-    catalogue, offer = call.request.catalogue, call.entry.offer
+    catalogue = call.request.catalogue
+    offer = call.entry.offer
     try:
         await db_call(
-            links.lend, agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=offer.server.slug,
-            tool=(offer.by or offer.tool).key, uris=uris,
-        )  # fmt: skip
+            links.lend,
+            agent=catalogue.agent.slug,
+            endpoint=catalogue.endpoint.slug,
+            server=offer.server.slug,
+            tool=(offer.by or offer.tool).key,
+            uris=uris,
+        )
     except Error:
         log.exception("links.not_recorded", call=call.id)
 
 
 async def lent(catalogue: Catalogue, uri: str) -> Catalogue | None:
-    """What serves a URI (as hosts name it) that the agent was linked to here; None if it was not, or may not now.
+    """What serves a URI (as hosts name it) that the agent was linked to here; None if it was not,
+    or may not now.
 
     Raises Conflict where results of several servers have linked to it and it names none of them.
     """
@@ -60,11 +68,17 @@ async def lent(catalogue: Catalogue, uri: str) -> Catalogue | None:
 
 def _links(result: Mapping[str, Any]) -> Iterator[str]:
     """The URIs of links in a tool's content, or a prompt's messages, as far as they can be read."""
-    parts, messages = result.get("content"), result.get("messages")
+    parts = result.get("content")
+    messages = result.get("messages")
     said = [message.get("content") for message in _dicts(messages)]
     for part in _dicts([*(parts if isinstance(parts, list) else []), *said]):
         uri = part.get("uri")
-        if part.get("type") == "resource_link" and isinstance(uri, str) and 0 < len(uri) <= MAX_URI and not hides(uri):
+        if (
+            part.get("type") == "resource_link"
+            and isinstance(uri, str)
+            and 0 < len(uri) <= MAX_URI
+            and not hides(uri)
+        ):
             yield uri
 
 

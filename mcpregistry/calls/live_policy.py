@@ -1,4 +1,5 @@
-"""The policy that an engine decides by: the live rules, and an alarm when a condition gives no answer."""
+"""The policy that an engine decides by: the live rules, and an alarm when a condition gives no
+answer."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class LivePolicy:
         self._telling: set[asyncio.Task[None]] = set()
 
     def __call__(self, question: Question) -> Decision:
-        """The current rules' decision; a condition without an answer is noted, once a minute for each rule."""
+        """The current rules' decision; a condition without an answer is noted, once a minute for
+        each rule."""
         decision = self._live.current.policy(question)
         for rule_id, name, why in decision.failed:
             self._alarm(question, rule_id, name, why)
@@ -40,7 +42,9 @@ class LivePolicy:
         self._told[rule_id] = now
         log.warning("policy.condition_failed", rule=name, why=why, tool=question.tool.name)
         tool = f"{question.server.slug}::{question.tool.name}"
-        task = asyncio.get_running_loop().create_task(_note(rule_id, name, why, tool, question.agent.slug))
+        task = asyncio.get_running_loop().create_task(
+            _note(rule_id, name, why, tool, question.agent.slug)
+        )
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
@@ -49,6 +53,8 @@ async def _note(rule_id: int, name: str, why: str, tool: str, agent: str) -> Non
     """In the audit log, where /metrics and the rule's page find it."""
     facts = {"rule": name, "why": why, "tool": tool, "agent": agent}
     try:
-        await db_call(audit.record, kind=CONDITION_FAILED, actor="policy", subject=f"rule:{rule_id}", **facts)
+        await db_call(
+            audit.record, kind=CONDITION_FAILED, actor="policy", subject=f"rule:{rule_id}", **facts
+        )
     except Exception:  # an alarm that cannot be written must not stop calls; it is in the log
         log.exception("policy.alarm_not_written", rule=name)

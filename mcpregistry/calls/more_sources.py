@@ -1,7 +1,8 @@
 """Sources of tools that other apps add to every engine: ``subagents`` adds one for expert tools.
 
-Apart from the engine, because apps register while Django starts, also where no call is ever made: the engine brings
-the whole MCP client along, two seconds of work that commands, `up` and the clock have no use for.
+Apart from the engine, because apps register while Django starts, also where no call is ever made:
+the engine brings the whole MCP client along, two seconds of work that commands, `up` and the clock
+have no use for.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def made_for(engine: object) -> list[tuple[Source, Dispatcher]]:
 
 
 def answer_with(make: SamplerMaker) -> None:
-    """Let engines made from now on answer by this what servers ask of models, see ``calls/sampling.py``."""
+    """Let engines made from now on answer by this what servers ask of models, see
+    ``calls/sampling.py``."""
     _samplers.append(make)
 
 

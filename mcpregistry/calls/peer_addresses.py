@@ -1,6 +1,7 @@
 """Names this machine, and says where this process takes calls of the others.
 
-Processes that can reach each other by a socket, on Linux those of a machine or of a container of it, have the same name of a machine.
+Processes that can reach each other by a socket, on Linux those of a machine or of a container of
+it, have the same name of a machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _LONGEST_SOCKET = 100  # bytes; unix(7) allows 107
 
 @cache
 def machine_name() -> str:
-    """Name what the processes share that can reach each other: on Linux a machine, or a container of it."""
+    """Name what the processes share that can reach each other: on Linux a machine, or a container
+    of it."""
     try:
         here = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:

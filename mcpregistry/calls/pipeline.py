@@ -32,7 +32,13 @@ from mcpregistry.calls.rows import outcome_of
 from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.errors import Denied, DownstreamError, SlipsnisseError, ToolRefused, Unavailable
+from mcpregistry.domain.errors import (
+    Denied,
+    DownstreamError,
+    SlipsnisseError,
+    ToolRefused,
+    Unavailable,
+)
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy
 from mcpregistry.failpoints import failpoint
@@ -52,8 +58,9 @@ R = TypeVar("R")
 class Dispatcher(Protocol):
     """Sends a claimed call to whoever serves it.
 
-    Returns the raw result object, or ``{"resultType": "task", "taskId": …}`` with the id of our handle
-    for a call that goes on; raises DownstreamError. Calls ``on_sent`` once the first byte may have left.
+    Returns the raw result object, or ``{"resultType": "task", "taskId": …}`` with the id of our
+    handle for a call that goes on; raises DownstreamError. Calls ``on_sent`` once the first byte
+    may have left.
     """
 
     async def __call__(self, call: Call, *, on_sent: Any) -> dict[str, Any]:
@@ -71,7 +78,8 @@ class Permits(Protocol):
     """What is needed of approvals before anybody is asked."""
 
     async def permitted(self, call: Call) -> Used | None:
-        """The permit by which the call may run without asking, one use of it taken; None when there is none."""
+        """The permit by which the call may run without asking, one use of it taken; None when there
+        is none."""
         ...
 
     def give_back(self, call: Call) -> None:
@@ -87,9 +95,14 @@ class Pipeline:
     """The stages in order, bound to what they need; one per engine."""
 
     def __init__(
-        self, *, recorder: Recorder, dispatchers: Mapping[str, Dispatcher], policy: Policy, approvals: Permits,
+        self,
+        *,
+        recorder: Recorder,
+        dispatchers: Mapping[str, Dispatcher],
+        policy: Policy,
+        approvals: Permits,
         waiting: Waiting,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.recorder = recorder
         self.dispatchers = dispatchers
         self.policy = policy
@@ -99,19 +112,24 @@ class Pipeline:
         self.energy = Energy()
         self.floods = Floods(self._flooded)
         self.repeats = Floods(self._repeated)  # of calls that people have refused
-        self.process_stops = False  # calls that are cancelled now are cut by us, not by their callers
+        # calls that are cancelled now are cut by us, not by their callers
+        self.process_stops = False
 
     async def run(self, request: CallRequest) -> CallOutcome:
         """Make the call. Never raises for anything that happened to the call; see CallOutcome."""
         return await self.proceed(self.judge(request))
 
     def judge(self, request: CallRequest) -> Judged:
-        """Resolve to decide. Records nothing and uses nothing up, so it may be done without going on."""
-        call_id, received_at, started = request.call_id or ordered_id(), datetime.now(UTC), time.monotonic()
+        """Resolve to decide. Records nothing and uses nothing up, so it may be done without going
+        on."""
+        call_id = request.call_id or ordered_id()
+        received_at = datetime.now(UTC)
+        started = time.monotonic()
         entry: Entry = stages.NO_ENTRY
         arguments_json = ""
         binding = ""
-        decision, refusal = stages.UNDECIDED, None
+        decision = stages.UNDECIDED
+        refusal = None
         try:
             entry = stages.resolve(request)
             stages.authorise(request, entry)
@@ -121,20 +139,26 @@ class Pipeline:
             stages.refuse_denied(decision)
         except SlipsnisseError as error:
             refusal = error
-        except Exception:  # a fault of ours must not let the call through, nor end it without a record
+        except Exception:
+            # a fault of ours must not let the call through, nor end it without a record
             log.exception("call.crashed", call=call_id)
             refusal = Denied(_CRASHED, remedy=_ASK)
-        call = Call(call_id, request, entry, arguments_json, binding, decision, received_at, started)
+        call = Call(
+            call_id, request, entry, arguments_json, binding, decision, received_at, started
+        )
         return Judged(call, refusal)
 
     async def proceed(self, judged: Judged) -> CallOutcome:
-        """Go on with a judged call: record its refusal, hold it, or send it. Never raises, like ``run``."""
+        """Go on with a judged call: record its refusal, hold it, or send it. Never raises, like
+        ``run``."""
         return await self.energy.told(judged.call, await self._ended(judged))
 
     async def _ended(self, judged: Judged) -> CallOutcome:
-        call, refusal = judged.call, judged.refusal
+        call = judged.call
+        refusal = judged.refusal
         try:
-            await self.rates.take(call.request.catalogue.agent)  # of what is refused as well: each is a durable row
+            # of what is refused as well: each is a durable row
+            await self.rates.take(call.request.catalogue.agent)
             afforded = await budgets.reserve(call) if refusal is None else call
         except RateLimited as limited:
             return await self._limited(call, limited)
@@ -154,12 +178,17 @@ class Pipeline:
         return outcome
 
     async def _limited(self, call: Call, limited: SlipsnisseError) -> CallOutcome:
-        """Refused beyond the rate. A run finds each of its calls again by its id, so those are recorded one by one."""
-        return await self._counted(self.floods, call.request.catalogue.agent.slug, call, limited, State.DENIED)
+        """Refused beyond the rate. A run finds each of its calls again by its id, so those are
+        recorded one by one."""
+        return await self._counted(
+            self.floods, call.request.catalogue.agent.slug, call, limited, State.DENIED
+        )
 
     async def _refused_again(self, call: Call, refusal: RefusedBefore) -> CallOutcome:
         """People have refused this very call. Who keeps asking is answered more and more slowly."""
-        outcome = await self._counted(self.repeats, refusal.request_id, call, refusal, State.REJECTED)
+        outcome = await self._counted(
+            self.repeats, refusal.request_id, call, refusal, State.REJECTED
+        )
         await asyncio.sleep(pause_after(self.repeats.counted(refusal.request_id)))
         return outcome
 
@@ -192,17 +221,22 @@ class Pipeline:
         self.floods.close()
         self.repeats.close()
 
-    async def _refused(self, call: Call, refusal: SlipsnisseError, state: State = State.DENIED) -> CallOutcome:
+    async def _refused(
+        self, call: Call, refusal: SlipsnisseError, state: State = State.DENIED
+    ) -> CallOutcome:
         outcome = outcome_of(call, state, error=refusal)
         try:
             row = rows.refused(call, outcome)
             await self.recorder.begin(row, rows.ended_fact(call, row))
         except SlipsnisseError as error:
-            return replace(outcome, error_code=error.code, message=error.message, remedy=error.remedy)
+            return replace(
+                outcome, error_code=error.code, message=error.message, remedy=error.remedy
+            )
         return outcome
 
     async def _held(self, call: Call) -> CallOutcome:
-        """People are asked, unless one of them has permitted such calls; the rest is in ``calls.approvals``."""
+        """People are asked, unless one of them has permitted such calls; the rest is in
+        ``calls.approvals``."""
         try:
             permit = await self._permitted(call)
             if permit is None:
@@ -213,14 +247,19 @@ class Pipeline:
             return await self._refused(call, refusal)
         except Error:
             log.exception("call.not_held", call=call.id)
-            self.approvals.drop(call)  # it cannot be looked up: should it be there all the same, nobody waits for it
+            # it cannot be looked up: should it be there all the same, nobody waits for it
+            self.approvals.drop(call)
             return outcome_of(call, State.NOT_SENT, error=not_recorded())
-        except Exception:  # only while asking: what fails later is told by the record (``calls/approvals/waiting.py``)
+        except Exception:
+            # only while asking: what fails later is told by the record
+            # (``calls/approvals/waiting.py``)
             log.exception("call.crashed", call=call.id)
             self.approvals.drop(call)
             crash = Denied(_CRASHED, remedy=f"The call was not made. {_ASK}")
             return await self._refused(call, crash, State.CANCELLED)
-        return await self._claimed(replace(call, decision=Decision(Outcome.ALLOW, permit.why), permit=permit.id))
+        return await self._claimed(
+            replace(call, decision=Decision(Outcome.ALLOW, permit.why), permit=permit.id)
+        )
 
     async def _permitted(self, call: Call) -> Used | None:
         try:
@@ -230,14 +269,19 @@ class Pipeline:
             raise
 
     def _left_early(self, call: Call) -> None:
-        reason = _STOPPED if self.process_stops else "the caller disconnected before an approval was requested"
+        reason = (
+            _STOPPED
+            if self.process_stops
+            else "the caller disconnected before an approval was requested"
+        )
         row = rows.refused(call, _left(call, State.CANCELLED, reason))
         self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
 
     async def _claimed(self, call: Call) -> CallOutcome:
         """The intent goes to disk, then the call goes out, then its end goes to disk."""
         try:
-            # Durable before the first byte goes out: after a crash the record says that the call may have been made.
+            # Durable before the first byte goes out: after a crash the record says that the call
+            # may have been made.
             await self.recorder.begin(rows.intent(call), rows.dispatched_fact(call))
         except asyncio.CancelledError:
             self.abandon(call)
@@ -248,9 +292,11 @@ class Pipeline:
         return await self.execute(call)
 
     async def execute(self, call: Call) -> CallOutcome:
-        """Send a call whose intent is on disk, and record its end. Never raises but for being cancelled.
+        """Send a call whose intent is on disk, and record its end. Never raises but for being
+        cancelled.
 
-        A server's task goes on after this; whoever follows it records its end (``calls/remote_tasks/adoption.py``).
+        A server's task goes on after this; whoever follows it records its end
+        (``calls/remote_tasks/adoption.py``).
         """
         try:
             call = await budgets.remarked(call)
@@ -266,7 +312,8 @@ class Pipeline:
         return outcome
 
     async def _energised(self, call: Call) -> CallOutcome | None:
-        """How the call ends for which there is no energy; None: it may go out. Here, for here pass approved calls too."""
+        """How the call ends for which there is no energy; None: it may go out. Here, for here pass
+        approved calls too."""
         try:
             await self.energy.reserve(call)
         except asyncio.CancelledError:
@@ -278,11 +325,14 @@ class Pipeline:
 
     def abandon(self, call: Call) -> None:
         """A claimed call whose caller left before it was sent."""
-        reason = _STOPPED if self.process_stops else "the caller disconnected before the call was sent"
+        reason = (
+            _STOPPED if self.process_stops else "the caller disconnected before the call was sent"
+        )
         self._ends(call, State.NOT_SENT, reason)
 
     async def _dispatched(self, call: Call) -> CallOutcome:
-        # Whether a byte may have left decides between "not sent" and "unknown". The transport says it; nobody guesses.
+        # Whether a byte may have left decides between "not sent" and "unknown". The transport says
+        # it; nobody guesses.
         sent = False
 
         def on_sent() -> None:
@@ -294,7 +344,9 @@ class Pipeline:
             result = await self.dispatchers[call.entry.offer.kind](call, on_sent=on_sent)
         except asyncio.CancelledError:
             state = State.UNKNOWN if sent else State.NOT_SENT
-            self._ends(call, state, _STOPPED if self.process_stops else "the caller cancelled the call")
+            self._ends(
+                call, state, _STOPPED if self.process_stops else "the caller cancelled the call"
+            )
             raise
         except ToolRefused as error:
             refused = outcome_of(call, State.TOOL_ERROR, error=error)
@@ -307,11 +359,16 @@ class Pipeline:
             log.exception("call.crashed", call=call.id)
             crash: SlipsnisseError = DownstreamError(_CRASHED, remedy=_ASK, sent=sent)
             if is_passing(error):
-                crash = Unavailable(error_texts.DATABASE_UNAVAILABLE, remedy="" if sent else error_texts.TRY_AGAIN_SOON)
+                crash = Unavailable(
+                    error_texts.DATABASE_UNAVAILABLE,
+                    remedy="" if sent else error_texts.TRY_AGAIN_SOON,
+                )
             return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
         if result.get("resultType") == "task":
             return replace(outcome_of(call, State.DISPATCHED), task_id=result["taskId"])
-        return outcome_of(call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result)
+        return outcome_of(
+            call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result
+        )
 
     async def _finished(self, call: Call, outcome: CallOutcome) -> CallOutcome:
         failpoint("before_end")
@@ -322,7 +379,8 @@ class Pipeline:
         except EndedOtherwise:
             return await self._as_recorded(call, outcome)
         except SlipsnisseError:
-            # It did happen, and saying otherwise would be a lie. The recorder keeps the end until it is written.
+            # It did happen, and saying otherwise would be a lie. The recorder keeps the end until
+            # it is written.
             log.error("call.end_not_recorded", call=call.id)
             return replace(outcome, late=True)
         return outcome
@@ -357,7 +415,8 @@ class Pipeline:
 
 
 def pause_after(repeats: int) -> float:
-    """Seconds that the next who repeats a refused call waits for its answer: less than any known host bears."""
+    """Seconds that the next who repeats a refused call waits for its answer: less than any known
+    host bears."""
     return min(2.0, 0.125 * 2 ** min(repeats, 10)) if repeats else 0.0
 
 

@@ -1,9 +1,10 @@
 """Sends each call to the process that has the connection of its agent or session.
 
-A server that is shared by agent or session may keep state for it, so there is one connection for each: on a machine, or in the whole
-site if its machines can reach each other (``SLIPSNISSE_PEER_ADDRESS``). The first process that needs it opens it and is its owner
-(``services.servers.placement``). The others have their calls made by the owner (``downstream.peers``). Calls to connections that
-everybody shares are never forwarded.
+A server that is shared by agent or session may keep state for it, so there is one connection for
+each: on a machine, or in the whole site if its machines can reach each other
+(``SLIPSNISSE_PEER_ADDRESS``). The first process that needs it opens it and is its owner
+(``services.servers.placement``). The others have their calls made by the owner
+(``downstream.peers``). Calls to connections that everybody shares are never forwarded.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ from mcpregistry.downstream.peers.messages import (
     RelayedWatch,
     pack_host,
 )
-from mcpregistry.downstream.peers.server import AskHost, Callbacks, Handlers, NotOwnerError, PeerServer, Watch
+from mcpregistry.downstream.peers.server import (
+    AskHost,
+    Callbacks,
+    Handlers,
+    NotOwnerError,
+    PeerServer,
+    Watch,
+)
 from mcpregistry.downstream.peers.sockets import Host, identify
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.services.servers import placement
@@ -57,8 +65,11 @@ STATE_IS_NEW = (
 )
 MOST_REMEMBERED = 5_000  # owners of connections elsewhere
 _RENEW_EVERY = LEASE.total_seconds() / 3
-_TRIES, _PAUSE = 20, 0.1  # while a process leaves and its connections find another
-_REFUSALS = 10  # after which a process of another machine, which refuses connections, counts as dead
+# while a process leaves and its connections find another
+_TRIES = 20
+_PAUSE = 0.1
+# after which a process of another machine, which refuses connections, counts as dead
+_REFUSALS = 10
 ALL_MACHINES = "all"  # in the place of a machine's name
 _CALLBACKS = ("on_sent", "on_progress", "on_log")
 
@@ -67,27 +78,35 @@ class Placement:
     """For use on the event loop of the pool. ``process`` is the name of this process."""
 
     def __init__(self, pool: Pool, process: str) -> None:
-        self._pool, self._us, self._machine = pool, Owner(process, ""), machine_name()
+        self._pool = pool
+        self._us = Owner(process, "")
+        self._machine = machine_name()
         self._owners: dict[Key, Owner] = {}
         self._renewed = 0.0  # monotonic
         self._uses: Counter[Key] = Counter()
         self._unwanted: set[Key] = set()  # connections that have closed while they were used
-        self._unchecked: set[Key] = set()  # connections that others may have replaced while our leases had run out
+        # connections that others may have replaced while our leases had run out
+        self._unchecked: set[Key] = set()
         self._channels = Channels()
         self.connections = PeerConnections()
         self._server = PeerServer(
             Handlers(
-                process, owns=self.owns, perform=self._perform, hear=self._channels.hear,
-                end_session=pool.end_session, tell_roots_changed=pool.tell_roots_changed,
+                process,
+                owns=self.owns,
+                perform=self._perform,
+                hear=self._channels.hear,
+                end_session=pool.end_session,
+                tell_roots_changed=pool.tell_roots_changed,
                 using=lambda call: self.using((call.server, call.session)),
             )
-        )  # fmt: skip
+        )
         self._renewing: asyncio.Task[None] | None = None
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self, place: Path | Host) -> None:
-        """Take calls of other processes here. Without it, every session has a connection in each process. Raises OSError."""
+        """Take calls of other processes here. Without it, every session has a connection in each
+        process. Raises OSError."""
         if isinstance(place, Host):
             identify(settings.SLIPSNISSE_KEYS.values())
             self._machine = ALL_MACHINES
@@ -107,9 +126,17 @@ class Placement:
             await db_call(placement.release_process, self._us.process)
 
     async def call(
-        self, server_id: int, name: str, arguments_json: bytes, *, session: str, host: Forwarding, **options: Any
+        self,
+        server_id: int,
+        name: str,
+        arguments_json: bytes,
+        *,
+        session: str,
+        host: Forwarding,
+        **options: Any,
     ) -> dict[str, Any]:
-        """``Pool.call``, in the process that has the connection. Raises what that raises, and Busy."""
+        """``Pool.call``, in the process that has the connection. Raises what that raises, and
+        Busy."""
         key = (server_id, session)
         if not session or not self._us.address:
             return await self._call_here(key, name, arguments_json, host=host, **options)
@@ -118,27 +145,41 @@ class Placement:
             if self.is_us(owner):
                 return await self._call_here(key, name, arguments_json, host=host, **options)
             try:
-                call = _packed(owner, key, name, arguments_json, told=self.pack(host), options=options)
+                call = _packed(
+                    owner, key, name, arguments_json, told=self.pack(host), options=options
+                )
                 return await self._relayed(owner, call, host, options)
-            except NotOwnerError:  # it has just given the connection up, or looks first whether it still has it
+            except NotOwnerError:
+                # it has just given the connection up, or looks first whether it still has it
                 self._owners.pop(key, None)
                 await asyncio.sleep(_PAUSE if attempt else 0)
             except OwnerGoneError as gone:
                 await self.replace(key, owner, gone, attempt)
-        raise Busy("This session's connection is being moved to another process.", remedy=error_texts.TRY_AGAIN_SOON)
+        raise Busy(
+            "This session's connection is being moved to another process.",
+            remedy=error_texts.TRY_AGAIN_SOON,
+        )
 
-    async def _call_here(self, key: Key, name: str, arguments_json: bytes, **options: Any) -> dict[str, Any]:
-        """``Pool.call``. After a loss, every call says that the state is new until one that says so has succeeded."""
+    async def _call_here(
+        self, key: Key, name: str, arguments_json: bytes, **options: Any
+    ) -> dict[str, Any]:
+        """``Pool.call``. After a loss, every call says that the state is new until one that says so
+        has succeeded."""
         with self.using(key):
             was_lost = self._owners.get(key, self._us).is_lost
             result = await self._pool.call(key[0], name, arguments_json, session=key[1], **options)
             if was_lost and (known := self._owners.get(key)) is not None:
                 self._owners[key] = replace(known, is_lost=False)
-            return _with_note(result) if was_lost or self._owners.get(key, self._us).is_lost else result
+            return (
+                _with_note(result)
+                if was_lost or self._owners.get(key, self._us).is_lost
+                else result
+            )
 
     @contextlib.contextmanager
     def using(self, key: Key) -> Iterator[None]:
-        """This process does not give up this connection meanwhile, even if it closes or is not open yet."""
+        """This process does not give up this connection meanwhile, even if it closes or is not open
+        yet."""
         self._uses[key] += 1
         try:
             yield
@@ -160,35 +201,48 @@ class Placement:
         return self._machine == ALL_MACHINES
 
     def serve_requests(self, serve: Callable[[RelayedRequest, Any, Any], Awaitable[None]]) -> None:
-        """Let other processes send requests of hosts here; see ``downstream.peers.server.Handlers``."""
+        """Let other processes send requests of hosts here; see
+        ``downstream.peers.server.Handlers``."""
         self._server.handlers = msgspec.structs.replace(self._server.handlers, serve=serve)
 
     def end_session(self, session: str) -> None:
-        """``Pool.end_session``, also in the other processes that are known to have connections of this session."""
+        """``Pool.end_session``, also in the other processes that are known to have connections of
+        this session."""
         self._pool.end_session(session)
         elsewhere = [
-            key for key, owner in self._owners.items() if session_in(key[1]) == session and not self.is_us(owner)
+            key
+            for key, owner in self._owners.items()
+            if session_in(key[1]) == session and not self.is_us(owner)
         ]
         for address in {self._owners.pop(key).address for key in elsewhere}:
             self._spawn(tell_process(address, {"end_session": session}, self.connections))
 
     async def tell_roots_changed(self, caller: str) -> None:
-        """``Pool.tell_roots_changed``, in all processes that have connections of this host. Never raises."""
+        """``Pool.tell_roots_changed``, in all processes that have connections of this host. Never
+        raises."""
         self._pool.tell_roots_changed(caller)
         if not self._us.address:
             return
-        with contextlib.suppress(Error):  # its servers then read the folders when they connect the next time
+        # its servers then read the folders when they connect the next time
+        with contextlib.suppress(Error):
             addresses = await db_call(placement.addresses_of, self._machine, caller)
             for address in addresses - {self._us.address}:
                 self._spawn(tell_process(address, {"roots_changed": caller}, self.connections))
 
     def serve_watches(self, watch: Watch, greet: Callable[[], None]) -> None:
         """Let other processes follow resources here; see ``downstream.peers.server.Handlers``."""
-        self._server.handlers = msgspec.structs.replace(self._server.handlers, watch=watch, greet=greet)
+        self._server.handlers = msgspec.structs.replace(
+            self._server.handlers, watch=watch, greet=greet
+        )
 
-    def serve_streams(self, notify: Callable[[RelayedNotice], Awaitable[bool]], ask_host: AskHost) -> None:
-        """Let other processes use the streams of hosts here; see ``downstream.peers.server.Handlers``."""
-        self._server.handlers = msgspec.structs.replace(self._server.handlers, notify=notify, ask_host=ask_host)
+    def serve_streams(
+        self, notify: Callable[[RelayedNotice], Awaitable[bool]], ask_host: AskHost
+    ) -> None:
+        """Let other processes use the streams of hosts here; see
+        ``downstream.peers.server.Handlers``."""
+        self._server.handlers = msgspec.structs.replace(
+            self._server.handlers, notify=notify, ask_host=ask_host
+        )
 
     def is_us(self, owner: Owner) -> bool:
         """Whether this is this process."""
@@ -215,13 +269,17 @@ class Placement:
         still_owns = partial(self.still_owns, (call.server, call.session), owner)
         callbacks = {each: options.get(each) for each in _CALLBACKS}
         try:
-            return await Relay(call, host, callbacks, still_owns).run(owner.address, self.connections)
-        except (Busy, ConnectionFailed):  # it may hang: the next call looks whether it still renews its lease
+            return await Relay(call, host, callbacks, still_owns).run(
+                owner.address, self.connections
+            )
+        except (Busy, ConnectionFailed):
+            # it may hang: the next call looks whether it still renews its lease
             self._owners.pop((call.server, call.session), None)
             raise
 
     async def owner(self, key: Key) -> Owner:
-        """The process that has this connection, or opens it; this one, if none has. Raises a database error."""
+        """The process that has this connection, or opens it; this one, if none has. Raises a
+        database error."""
         async with self._lock(key):
             owner = self._owners.get(key)
             if owner is not None and (not self.is_us(owner) or self._holds(key)):
@@ -233,25 +291,32 @@ class Placement:
                 owner = replace(owner, is_lost=True)
             self._unchecked.discard(key)
             self._remember(key, owner)
-            if was_ours and not self.is_us(owner):  # our leases had run out, and another process was faster
+            # our leases had run out, and another process was faster
+            if was_ours and not self.is_us(owner):
                 await self._pool.sessions.close(*key)
             return owner
 
     def _is_dead(self, owner: Owner, refusals: int) -> bool:
-        """Whether a process that refused a connection, after others that it refused for this call, has ended."""
-        return refusals >= _REFUSALS if self._machine == ALL_MACHINES else not runs_here(owner.process)
+        """Whether a process that refused a connection, after others that it refused for this call,
+        has ended."""
+        return (
+            refusals >= _REFUSALS if self._machine == ALL_MACHINES else not runs_here(owner.process)
+        )
 
     async def replace(self, key: Key, gone: Owner, error: OwnerGoneError, attempt: int) -> None:
         """The owner could not be reached at this attempt, counted from 0.
 
-        If it has not ended, it is leaving and gives up its sessions in a moment, so this waits for a moment.
+        If it has not ended, it is leaving and gives up its sessions in a moment, so this waits for
+        a moment.
         """
         if not (error.is_dead or self._is_dead(gone, attempt)):
             self._owners.pop(key, None)
             await asyncio.sleep(_PAUSE)
             return
         async with self._lock(key):
-            self._remember(key, await db_call(placement.take_over, self._place(key), self._us, gone.process))
+            self._remember(
+                key, await db_call(placement.take_over, self._place(key), self._us, gone.process)
+            )
 
     def _remember(self, key: Key, owner: Owner) -> None:
         if len(self._owners) >= MOST_REMEMBERED:
@@ -281,33 +346,50 @@ class Placement:
             and self._holds((asked.server, asked.session))
         )
 
-    async def _perform(self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks) -> dict[str, Any]:
+    async def _perform(
+        self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks
+    ) -> dict[str, Any]:
         """Make a call of another process. Raises what ``Pool.call`` raises."""
         return await self._call_here(
-            (call.server, call.session), call.name, call.arguments.encode(), host=unpack_host(call.host, ask, self.connections), meta=call.meta,
+            (call.server, call.session),
+            call.name,
+            call.arguments.encode(),
+            host=unpack_host(call.host, ask, self.connections),
+            meta=call.meta,
             timeout=call.timeout,
-            max_result_bytes=call.max_result_bytes, idempotent=call.idempotent, revision=call.revision, kind=call.kind,
-            definition=call.definition, by=call.by, caller=call.caller, asks=None if call.asks is None else frozenset(call.asks),
+            max_result_bytes=call.max_result_bytes,
+            idempotent=call.idempotent,
+            revision=call.revision,
+            kind=call.kind,
+            definition=call.definition,
+            by=call.by,
+            caller=call.caller,
+            asks=None if call.asks is None else frozenset(call.asks),
             **callbacks,
-        )  # fmt: skip
+        )
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(_RENEW_EVERY)
             try:
-                began, had_lapsed = time.monotonic(), not self._leases_hold
+                began = time.monotonic()
+                had_lapsed = not self._leases_hold
                 await db_call(placement.renew, self._us.process)
                 self._renewed = began
                 if had_lapsed:
-                    self._unchecked.update(key for key, owner in self._owners.items() if self.is_us(owner))
+                    self._unchecked.update(
+                        key for key, owner in self._owners.items() if self.is_us(owner)
+                    )
                 await self._close_lost()
             except Error:  # tried again; without a lease nothing is called here
                 log.exception("placement.not_renewed")
 
     async def _close_lost(self) -> None:
-        """After this process did not renew its leases in time: close the connections that others have replaced.
+        """After this process did not renew its leases in time: close the connections that others
+        have replaced.
 
-        One for which the database fails is looked at again after the next renewal, and the others are looked at now.
+        One for which the database fails is looked at again after the next renewal, and the others
+        are looked at now.
         """
         for key in [*self._unchecked]:
             try:
@@ -328,7 +410,8 @@ class Placement:
                     await self._pool.sessions.close(*key)
 
     def release(self, server_id: int, session: str, *, is_lost: bool = False) -> None:
-        """The connection of a session has closed here; see ``Pool``. ``is_lost``: its server has ended, or forgotten the session."""
+        """The connection of a session has closed here; see ``Pool``. ``is_lost``: its server has
+        ended, or forgotten the session."""
         key = (server_id, session)
         owner = self._owners.get(key)
         if not self._us.address:
@@ -344,7 +427,8 @@ class Placement:
         task.add_done_callback(self._background.discard)
 
     async def give_back(self, key: Key) -> None:
-        """Give up a connection that this process owns but has not opened, unless it is used: then when its last use ends."""
+        """Give up a connection that this process owns but has not opened, unless it is used: then
+        when its last use ends."""
         async with self._lock(key):
             if self._uses[key]:
                 self._unwanted.add(key)
@@ -355,25 +439,45 @@ class Placement:
                 return
             del self._owners[key]  # first, so that no call of another process is let in meanwhile
             try:
-                await db_call(placement.release, self._place(key), self._us.process, is_lost=owner.is_lost)
+                await db_call(
+                    placement.release, self._place(key), self._us.process, is_lost=owner.is_lost
+                )
             except Error:  # it stays ours until its next call, or until this process ends
                 log.exception("placement.not_released", server_id=key[0])
                 self._owners[key] = owner
 
 
 def _packed(
-    owner: Owner, key: Key, name: str, arguments_json: bytes, *, told: RelayedHost, options: Mapping[str, Any]
+    owner: Owner,
+    key: Key,
+    name: str,
+    arguments_json: bytes,
+    *,
+    told: RelayedHost,
+    options: Mapping[str, Any],
 ) -> RelayedCall:
     """Return the call as the owner gets it. ``options`` are the others of ``Pool.call``."""
     asks = options.get("asks")
     return RelayedCall(
-        owner=owner.process, server=key[0], session=key[1], name=name, arguments=arguments_json.decode(), host=told,
-        caller=options.get("caller", ""), kind=options.get("kind", TOOL), meta=options.get("meta"), timeout=options.get("timeout"),
-        max_result_bytes=options.get("max_result_bytes"), idempotent=options.get("idempotent", False),
-        revision=options.get("revision"), definition=options.get("definition"), by=options.get("by"),
-        asks=None if asks is None else sorted(asks), wants_progress=options.get("on_progress") is not None,
+        owner=owner.process,
+        server=key[0],
+        session=key[1],
+        name=name,
+        arguments=arguments_json.decode(),
+        host=told,
+        caller=options.get("caller", ""),
+        kind=options.get("kind", TOOL),
+        meta=options.get("meta"),
+        timeout=options.get("timeout"),
+        max_result_bytes=options.get("max_result_bytes"),
+        idempotent=options.get("idempotent", False),
+        revision=options.get("revision"),
+        definition=options.get("definition"),
+        by=options.get("by"),
+        asks=None if asks is None else sorted(asks),
+        wants_progress=options.get("on_progress") is not None,
         wants_log=options.get("on_log") is not None,
-    )  # fmt: skip
+    )
 
 
 def _with_note(result: dict[str, Any]) -> dict[str, Any]:

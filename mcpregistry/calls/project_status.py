@@ -1,7 +1,9 @@
-"""``mcp_workspace_status`` reports which project file waits for a confirmation, and where a person can give it.
+"""``mcp_workspace_status`` reports which project file waits for a confirmation, and where a person
+can give it.
 
-The endpoint of a directory lists the tool while the directory's file waits or has a problem (``runmcp --workspace``). The tool
-only reports. Agents cannot confirm a file; a person confirms it in the admin or in a terminal.
+The endpoint of a directory lists the tool while the directory's file waits or has a problem
+(``runmcp --workspace``). The tool only reports. Agents cannot confirm a file; a person confirms it
+in the admin or in a terminal.
 """
 
 from __future__ import annotations
@@ -16,19 +18,35 @@ from django.conf import settings
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Offer
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ProjectSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import (
+    RUNS,
+    AgentSpec,
+    EndpointSpec,
+    ProjectSpec,
+    ServerSpec,
+    ToolSpec,
+)
 from mcpregistry.domain.text.canonical import digest, stored
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models.project_file import SHORT
 
 KIND = "workspace"
 NAME = "mcp_workspace_status"
-_LINES_LISTED, _LINE_LISTED = 8, 120  # of the description; some hosts cut it after 2,000 characters
+# of the description; some hosts cut it after 2,000 characters
+_LINES_LISTED = 8
+_LINE_LISTED = 120
 
 _SERVER = ServerSpec(
-    id=-2, slug="slipsnisse", title="Slipsnisse", revision=0, transport="none", connect_mode="none",
-    request_timeout=10.0, max_message_bytes=0, available=True,
-)  # fmt: skip
+    id=-2,
+    slug="slipsnisse",
+    title="Slipsnisse",
+    revision=0,
+    transport="none",
+    connect_mode="none",
+    request_timeout=10.0,
+    max_message_bytes=0,
+    available=True,
+)
 
 
 class ProjectStatus:
@@ -36,8 +54,11 @@ class ProjectStatus:
 
     kind = KIND
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        """The tool, for hosts of a directory whose file waits, is being started, or has a problem."""
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
+        """The tool, for hosts of a directory whose file waits, is being started, or has a
+        problem."""
         found = _to_report(endpoint, agent)
         return (_offer(found),) if found and endpoint.slug != RUNS.slug else ()
 
@@ -67,12 +88,19 @@ def _offer(projects: Sequence[ProjectSpec]) -> Offer:
     listing = {
         "name": NAME,
         "title": "Status of this directory's MCP servers",
-        "description": "\n\n".join(_report(project, _LINES_LISTED, _LINE_LISTED) for project in projects),
+        "description": "\n\n".join(
+            _report(project, _LINES_LISTED, _LINE_LISTED) for project in projects
+        ),
         "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
         "annotations": {"readOnlyHint": True, "openWorldHint": False},
     }
     tool = ToolSpec(
-        id=-2, server_id=-2, name=NAME, definition_hash=digest(stored(listing)), data=listing, idempotent=True
+        id=-2,
+        server_id=-2,
+        name=NAME,
+        definition_hash=digest(stored(listing)),
+        data=listing,
+        idempotent=True,
     )
     return Offer(KIND, _SERVER, tool, own=True)
 
@@ -104,7 +132,12 @@ def _page(project: ProjectSpec) -> str:
 
 
 def _command(project: ProjectSpec) -> str:
-    words = (sys.executable, f"{settings.BASE_DIR}/manage.py", "confirmworkspace", printable(project.directory, 1_000))
+    words = (
+        sys.executable,
+        f"{settings.BASE_DIR}/manage.py",
+        "confirmworkspace",
+        printable(project.directory, 1_000),
+    )
     return shlex.join(words)
 
 
@@ -122,5 +155,7 @@ def _facts(project: ProjectSpec) -> Mapping[str, Any]:
         "content": project.content[:SHORT],
         "servers": list(project.summary),
         "problem": project.problem,
-        "confirm": {"page": _page(project), "command": _command(project)} if state == "waiting" else {},
+        "confirm": {"page": _page(project), "command": _command(project)}
+        if state == "waiting"
+        else {},
     }

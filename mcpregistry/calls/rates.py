@@ -1,7 +1,8 @@
-"""Calls per minute of an agent, over all processes: each holds a small allotment of the one bucket in the database.
+"""Calls per minute of an agent, over all processes: each holds a small allotment of the one bucket
+in the database.
 
-Most calls spend of what this process holds, and ask nobody. When that is used up the next allotment is fetched beside the
-call; only a call that finds nothing held waits for it.
+Most calls spend of what this process holds, and ask nobody. When that is used up the next allotment
+is fetched beside the call; only a call that finds nothing held waits for it.
 """
 
 from __future__ import annotations
@@ -106,17 +107,22 @@ class Rates:
 
     @staticmethod
     async def _fetch(agent: AgentSpec, held: _Held, limit: int) -> None:
-        calls, wait = await db_call(rates.lease, agent_id=agent.id, limit=limit, wanted=allotment(limit))
+        calls, wait = await db_call(
+            rates.lease, agent_id=agent.id, limit=limit, wanted=allotment(limit)
+        )
         held.purse.filled(calls, time.monotonic(), wait)
 
     async def close(self) -> None:
-        """Give back what was not used. What the database does not take now, it has again within a minute by itself."""
+        """Give back what was not used. What the database does not take now, it has again within a
+        minute by itself."""
         ahead = [each.ahead for each in self._held.values() if each.ahead is not None]
         await asyncio.gather(*ahead, return_exceptions=True)
         held = [(agent, each) for agent, each in self._held.items() if each.purse.left]
         self._held.clear()
         for agent, each in held:
             try:
-                await db_call(rates.give_back, agent_id=agent, limit=each.limit, calls=each.purse.left)
+                await db_call(
+                    rates.give_back, agent_id=agent, limit=each.limit, calls=each.purse.left
+                )
             except Exception:  # the others' are given back, and the process ends, all the same
                 log.exception("rates.not_returned")

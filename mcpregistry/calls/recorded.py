@@ -16,7 +16,8 @@ def outcome_by_id(call_id: str) -> CallOutcome | None:
 
 
 def outcome_of_record(call: Invocation) -> CallOutcome:
-    """Of a call that has ended. The result is there while retention keeps it; of a long one perhaps only its beginning."""
+    """Of a call that has ended. The result is there while retention keeps it; of a long one perhaps
+    only its beginning."""
     held = ApprovalRequest.objects.filter(call=call).only("result").first()
     text = (held.result if held else "") or call.result
     task = HostTask.objects.filter(call=call).exclude(result="").only("result").first()
@@ -28,8 +29,18 @@ def outcome_of_record(call: Invocation) -> CallOutcome:
         else:
             result = None
     except ValueError:  # only its beginning was kept
-        result = {"content": [{"type": "text", "text": f"{text}\n(the rest of this result was not stored)"}]}
+        result = {
+            "content": [
+                {"type": "text", "text": f"{text}\n(the rest of this result was not stored)"}
+            ]
+        }
     duration = call.duration_ms or 0.0
     return CallOutcome(
-        call.pk, State(call.state), result, call.error_code, call.reason, duration_ms=duration, warning=call.warning
+        call.pk,
+        State(call.state),
+        result,
+        call.error_code,
+        call.reason,
+        duration_ms=duration,
+        warning=call.warning,
     )

@@ -1,8 +1,11 @@
-"""Follows subscribed resources on every connection where they may change, in whichever process that is.
+"""Follows subscribed resources on every connection where they may change, in whichever process that
+is.
 
-A server that is shared by agent or session reports changes on the connection of that agent or session, so the process that owns this
-connection is followed. To a server that everybody shares, each process has a connection; where the server is a local program, these are
-different programs, so all processes are followed. They subscribe on connections that they have anyway, and open none for it.
+A server that is shared by agent or session reports changes on the connection of that agent or
+session, so the process that owns this connection is followed. To a server that everybody shares,
+each process has a connection; where the server is a local program, these are different programs, so
+all processes are followed. They subscribe on connections that they have anyway, and open none for
+it.
 """
 
 from __future__ import annotations
@@ -49,22 +52,26 @@ class ResourceWatches:
     """For use on the event loop of the pool, whose subscriptions it places."""
 
     def __init__(self, pool: Pool, placement: Placement) -> None:
-        self._pool, self._placement = pool, placement
+        self._pool = pool
+        self._placement = placement
         self._started: set[asyncio.Event] = set()  # set when another process has started
         self._marker: Path | None = None
         self._elsewhere: list[str] = []
         self._read_again = 0.0  # monotonic
-        pool.watches.hold, pool.watches.share = self._hold, self._share
+        pool.watches.hold = self._hold
+        pool.watches.share = self._share
         placement.serve_watches(self._serve, self._greeted)
 
     async def start(self, marker: Path) -> None:
-        """Let the other processes of the machine follow this one: they find it by this file. To be called when it listens."""
+        """Let the other processes of the machine follow this one: they find it by this file. To be
+        called when it listens."""
         self._marker = marker
         await asyncio.to_thread(announce, marker, self._placement.address)
         for address in await self.neighbours():
             try:
                 await greet(address)
-            except (OwnerGoneError, SlipsnisseError):  # it follows when it looks for processes the next time
+            except (OwnerGoneError, SlipsnisseError):
+                # it follows when it looks for processes the next time
                 log.info("subscriptions.process_not_greeted", address=address)
 
     async def close(self) -> None:
@@ -74,7 +81,8 @@ class ResourceWatches:
             await asyncio.to_thread(self._marker.unlink, missing_ok=True)
 
     async def neighbours(self) -> list[str]:
-        """Return the addresses of the other processes of this machine, and of other machines if they can be reached."""
+        """Return the addresses of the other processes of this machine, and of other machines if
+        they can be reached."""
         if self._marker is None:
             return []
         here = await asyncio.to_thread(neighbours_of, self._marker)
@@ -85,13 +93,16 @@ class ResourceWatches:
             self._read_again = time.monotonic() + KNOWN_SECONDS
             with contextlib.suppress(Error):  # then those of the last time are asked
                 found = await db_call(processes.addresses)
-                self._elsewhere = [address for address in found if address != self._placement.address]
+                self._elsewhere = [
+                    address for address in found if address != self._placement.address
+                ]
         return self._elsewhere
 
-    # -- what hosts of this process want --------------------------------------------------------------------
+    # -- what hosts of this process want -----------------------------------------------------------
 
     async def _hold(self, watched: Watched) -> None:
-        """Return when the connection has closed, or is another process's. Raises SlipsnisseError, and a database error."""
+        """Return when the connection has closed, or is another process's. Raises SlipsnisseError,
+        and a database error."""
         if watched.session == EVERYBODY or not self._placement.address:
             await self._pool.hold_for(watched)
             return
@@ -114,13 +125,17 @@ class ResourceWatches:
             await asyncio.shield(self._placement.give_back(key))
 
     async def _follow_owner(self, key: Key, owner: Owner, watched: Watched) -> None:
-        """Follow the process that has the connection until it ends the link. Raises as ``follow_at``."""
+        """Follow the process that has the connection until it ends the link. Raises as
+        ``follow_at``."""
         still_owns = partial(self._placement.still_owns, key, owner)
         try:
-            await follow_at(owner.address, self._packed(owner.process, watched), watched, still_owns)
+            await follow_at(
+                owner.address, self._packed(owner.process, watched), watched, still_owns
+            )
         except OwnerGoneError:
             raise
-        except (NotOwnerError, Busy):  # it may hang: the next try looks whether it still renews its lease
+        except (NotOwnerError, Busy):
+            # it may hang: the next try looks whether it still renews its lease
             self._placement.forget(key)
             raise
         self._placement.forget(key)
@@ -128,9 +143,13 @@ class ResourceWatches:
     def _packed(self, owner: str, watched: Watched) -> RelayedWatch:
         opener = watched.opener
         return RelayedWatch(
-            owner=owner, server=watched.server_id, session=watched.session, caller=opener.caller,
-            host=self._placement.pack(opener.host), asks=None if opener.asks is None else sorted(opener.asks),
-        )  # fmt: skip
+            owner=owner,
+            server=watched.server_id,
+            session=watched.session,
+            caller=opener.caller,
+            host=self._placement.pack(opener.host),
+            asks=None if opener.asks is None else sorted(opener.asks),
+        )
 
     async def _share(self, watched: Watched) -> None:
         """Follow all other processes, until this is cancelled."""
@@ -144,7 +163,9 @@ class ResourceWatches:
                 for address in await self.neighbours():
                     if address not in links or links[address].done():
                         joined = asyncio.Event()
-                        links[address] = asyncio.ensure_future(self._follow(address, watched, joined))
+                        links[address] = asyncio.ensure_future(
+                            self._follow(address, watched, joined)
+                        )
                         joining.append(joined)
                 await asyncio.gather(*(each.wait() for each in joining))
                 if watched.is_joining:
@@ -164,7 +185,9 @@ class ResourceWatches:
         try:
             await follow_at(address, self._packed("", watched), watched, lasts, joined.set)
         except (OwnerGoneError, NotOwnerError, SlipsnisseError) as error:
-            log.info("subscriptions.process_not_followed", address=address, error=type(error).__name__)
+            log.info(
+                "subscriptions.process_not_followed", address=address, error=type(error).__name__
+            )
         finally:
             joined.set()
 
@@ -173,9 +196,11 @@ class ResourceWatches:
         for started in self._started:
             started.set()
 
-    # -- what hosts of other processes want -----------------------------------------------------------------
+    # -- what hosts of other processes want --------------------------------------------------------
 
-    async def _serve(self, watch: RelayedWatch, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, watch: RelayedWatch, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         def owns() -> bool:
             return not watch.session or self._placement.owns(watch)
 
@@ -187,7 +212,13 @@ class ResourceWatches:
 
         async def add(uri: str, listener: Listener) -> Any:
             return await self._pool.watches.add(
-                watch.server, uri, listener, patience=PATIENCE, session=watch.session, opener=opener, is_ours=False
+                watch.server,
+                uri,
+                listener,
+                patience=PATIENCE,
+                session=watch.session,
+                opener=opener,
+                is_ours=False,
             )
 
         await ServedLink(reader, writer, add, owns).run()

@@ -23,14 +23,23 @@ _NO_TIMEOUT = timedelta(hours=24)  # lease of a call to a server whose calls hav
 
 
 def outcome_of(
-    call: Call, state: State, *, result: dict[str, object] | None = None, error: SlipsnisseError | None = None
+    call: Call,
+    state: State,
+    *,
+    result: dict[str, object] | None = None,
+    error: SlipsnisseError | None = None,
 ) -> CallOutcome:
-    """How the call ends at this moment. What is unknown, and what was not sent, is said so in words."""
+    """How the call ends at this moment. What is unknown, and what was not sent, is said so in
+    words."""
     duration = ending.duration_ms(call.received_at, datetime.now(UTC))
     if error is None:
-        return CallOutcome(call.id, state, result, duration_ms=duration, warning=_warning(call, state, result))
+        return CallOutcome(
+            call.id, state, result, duration_ms=duration, warning=_warning(call, state, result)
+        )
     tool = call.entry.offer.tool if call.entry else None
-    advice = ends.advice(state, read_only=tool.read_only, idempotent=tool.idempotent) if tool else ""
+    advice = (
+        ends.advice(state, read_only=tool.read_only, idempotent=tool.idempotent) if tool else ""
+    )
     remedy = f"{error.remedy} {advice}".strip()
     return CallOutcome(call.id, state, None, error.code, error.message, remedy, duration)
 
@@ -55,7 +64,9 @@ def identity(call: Call) -> Identity:
         "endpoint_slug": request.catalogue.endpoint.slug,
         "server_slug": offer.server.slug if offer else "",
         "server_revision": offer.server.revision if offer else 0,
-        "tool_name": plain(offer.tool.key if offer else spelled(request.catalogue.kind, request.name), 500),
+        "tool_name": plain(
+            offer.tool.key if offer else spelled(request.catalogue.kind, request.name), 500
+        ),
         "exposed_name": plain(call.entry.name if call.entry else request.name, 500),
         "definition_hash": offer.tool.definition_hash if offer else "",
         "binding": call.binding,
@@ -88,11 +99,18 @@ def held(call: Call, writer: str) -> Held:
 
 
 def claim(call: Call, revision: int) -> Claim:
-    """Of an approved call that is about to be sent, if it is still what was looked at under this revision."""
+    """Of an approved call that is about to be sent, if it is still what was looked at under this
+    revision."""
     return {
-        "id": call.id, "received_at": call.received_at, "agent_slug": call.request.catalogue.agent.slug,
-        "binding": call.binding, "fence": call.fence, "dispatched_at": datetime.now(UTC), "lease_until": lease_end(call), "revision": revision,
-    }  # fmt: skip
+        "id": call.id,
+        "received_at": call.received_at,
+        "agent_slug": call.request.catalogue.agent.slug,
+        "binding": call.binding,
+        "fence": call.fence,
+        "dispatched_at": datetime.now(UTC),
+        "lease_until": lease_end(call),
+        "revision": revision,
+    }
 
 
 def refused(call: Call, outcome: CallOutcome) -> Refused:
@@ -101,25 +119,36 @@ def refused(call: Call, outcome: CallOutcome) -> Refused:
 
 
 def end(call: Call, outcome: CallOutcome) -> End:
-    """Of a call that is out. An approved one keeps its whole result: others may come back for it."""
+    """Of a call that is out. An approved one keeps its whole result: others may come back for
+    it."""
     before = State.DISPATCHED.value
-    return {**_ended(call, outcome), "id": call.id, "before": before, "fence": call.fence, "keep": call.fence > 0}
+    return {
+        **_ended(call, outcome),
+        "id": call.id,
+        "before": before,
+        "fence": call.fence,
+        "keep": call.fence > 0,
+    }
 
 
 def lease_end(call: Call) -> datetime:
     """Until when a call that is out is ours to end, by the database's clock."""
-    now, timeout = reckoned_now(), call.entry.offer.server.request_timeout
+    now = reckoned_now()
+    timeout = call.entry.offer.server.request_timeout
     return now + (timedelta(seconds=timeout) if timeout else _NO_TIMEOUT) + _LEASE_GRACE
 
 
 def _ended(call: Call, outcome: CallOutcome) -> Ended:
     """At the moment that the outcome says."""
     return ending.ended(
-        outcome.state, received_at=call.received_at,
+        outcome.state,
+        received_at=call.received_at,
         now=call.received_at + timedelta(milliseconds=outcome.duration_ms),
         reason=f"{outcome.message} {outcome.remedy}".strip() or call.decision.reason,
-        code=outcome.error_code, result=outcome.result, warning=outcome.warning,
-    )  # fmt: skip
+        code=outcome.error_code,
+        result=outcome.result,
+        warning=outcome.warning,
+    )
 
 
 # Audit entries
@@ -127,7 +156,9 @@ def _ended(call: Call, outcome: CallOutcome) -> Ended:
 
 def dispatched_fact(call: Call) -> Fact:
     """The call is about to be sent."""
-    return Fact("call.dispatched", call.request.catalogue.agent.slug, f"call:{call.id}", _about(call))
+    return Fact(
+        "call.dispatched", call.request.catalogue.agent.slug, f"call:{call.id}", _about(call)
+    )
 
 
 def ended_fact(call: Call, ended: Ended) -> Fact:
@@ -139,7 +170,9 @@ def _about(call: Call) -> dict[str, object]:
     """Identities and hashes, never arguments or results themselves."""
     offer = call.entry.offer if call.entry else None
     about: dict[str, object] = {
-        "tool": f"{offer.server.slug}::{offer.tool.key}" if offer else plain(call.request.name, 500),
+        "tool": f"{offer.server.slug}::{offer.tool.key}"
+        if offer
+        else plain(call.request.name, 500),
         "binding": call.binding,
         "decision": call.decision.outcome.value,
     }

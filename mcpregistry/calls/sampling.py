@@ -1,7 +1,9 @@
-"""A server's question to a model (``sampling/createMessage``), answered by a model of this site where the operator says so.
+"""A server's question to a model (``sampling/createMessage``), answered by a model of this site
+where the operator says so.
 
-Who answers is another app's (``more_sources.answer_with``): ``subagents`` starts a run of the expert tool that the server names. Calls that
-people decided on get nothing added, here as elsewhere; nor do tasks of servers, whose questions are their hosts'.
+Who answers is another app's (``more_sources.answer_with``): ``subagents`` starts a run of the
+expert tool that the server names. Calls that people decided on get nothing added, here as
+elsewhere; nor do tasks of servers, whose questions are their hosts'.
 """
 
 from __future__ import annotations
@@ -14,41 +16,57 @@ from mcpregistry.calls.call import Call
 from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
 from mcpregistry.domain.policy.decision import Outcome
 
-SAMPLING, METHOD = "sampling", "sampling/createMessage"
+SAMPLING = "sampling"
+METHOD = "sampling/createMessage"
 MOST = 10  # questions of one call: each is paid for
 
-Sampler = Callable[[Call, Mapping[str, Any]], Awaitable[dict[str, Any]]]  # of the call, its params; raises Unanswered
+# of the call, its params; raises Unanswered
+Sampler = Callable[[Call, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 def by_ours(call: Call) -> bool:
     """Whether a model of ours answers what the call's server asks of one."""
     server = call.entry.offer.server
-    return bool(server.sampling_expert) and SAMPLING in server.questions and call.decision.outcome is Outcome.ALLOW
+    return (
+        bool(server.sampling_expert)
+        and SAMPLING in server.questions
+        and call.decision.outcome is Outcome.ALLOW
+    )
 
 
 class Sampling:
-    """The questions of one call. ``forwarding``: what of its host goes to the server, with a model of ours in place of
-    its own; ``left``: what the host itself may be asked then.
+    """The questions of one call. ``forwarding``: what of its host goes to the server, with a model
+    of ours in place of its own; ``left``: what the host itself may be asked then.
     """
 
     def __init__(self, call: Call, sampler: Sampler, hosts: Forwarding) -> None:
-        self._call, self._sampler, self._hosts = call, sampler, hosts
+        self._call = call
+        self._sampler = sampler
+        self._hosts = hosts
         self._count = 0
         self.left = hosts.allowing(hosts.questions - {SAMPLING})
-        self.forwarding = replace(hosts, capabilities={**hosts.capabilities, SAMPLING: {}}, ask=self._ask)
+        self.forwarding = replace(
+            hosts, capabilities={**hosts.capabilities, SAMPLING: {}}, ask=self._ask
+        )
 
     async def answered(self, result: Mapping[str, Any]) -> Forwarding | None:
-        """What a modern server is called with again that asked for nothing but a model; None: it asked for something else, or
-        for nothing. Raises Unanswered.
+        """What a modern server is called with again that asked for nothing but a model; None: it
+        asked for something else, or for nothing. Raises Unanswered.
         """
-        requests = result.get("inputRequests") if result.get("resultType") == "input_required" else None
+        requests = (
+            result.get("inputRequests") if result.get("resultType") == "input_required" else None
+        )
         asked = requests if isinstance(requests, dict) else {}
-        if not asked or not all(isinstance(each, dict) and each.get("method") == METHOD for each in asked.values()):
+        if not asked or not all(
+            isinstance(each, dict) and each.get("method") == METHOD for each in asked.values()
+        ):
             return None
         self._check_room(len(asked))  # before the first is paid for
         answers = {key: await self._sampled(_params(each)) for key, each in asked.items()}
         state = result.get("requestState")
-        given = {"inputResponses": answers} | ({"requestState": state} if isinstance(state, str) else {})
+        given = {"inputResponses": answers} | (
+            {"requestState": state} if isinstance(state, str) else {}
+        )
         return replace(self.forwarding, answers=given)
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The pipeline's first stages, which need nothing but their arguments: resolve, authorise, validate, decide, bind.
+"""The pipeline's first stages, which need nothing but their arguments: resolve, authorise,
+validate, decide, bind.
 
 Each raises a SlipsnisseError when it refuses; ``calls/pipeline.py`` says in which order they come.
 """
@@ -21,7 +22,8 @@ from mcpregistry.domain.text.canonical import canonical, plain
 NO_ENTRY: Any = None  # of a call whose tool was not found: only its refusal is recorded
 UNDECIDED = Decision(Outcome.DENY, "")
 _OWN = Decision(
-    Outcome.ALLOW, "a tool of this site: it only reports on calls, or the rules apply to each call that it makes"
+    Outcome.ALLOW,
+    "a tool of this site: it only reports on calls, or the rules apply to each call that it makes",
 )
 
 
@@ -43,14 +45,23 @@ def resolve(request: CallRequest) -> Entry:
 
 
 def authorise(request: CallRequest, entry: Entry) -> None:
-    """Check the grants once more, with the arguments: the list may be older than a grant's end, and pins show only now."""
+    """Check the grants once more, with the arguments: the list may be older than a grant's end, and
+    pins show only now."""
     catalogue = request.catalogue
     if entry.offer.own:
         return
-    agent, endpoint, by = catalogue.agent, catalogue.endpoint, entry.offer.by
+    agent = catalogue.agent
+    endpoint = catalogue.endpoint
+    by = entry.offer.by
     # With which arguments the tool was called that grants it was looked at then.
     granted = may_call if by is None else may_begin
-    if not granted(agent, endpoint, by or entry.offer.tool, request.arguments if by is None else {}, time.time()):
+    if not granted(
+        agent,
+        endpoint,
+        by or entry.offer.tool,
+        request.arguments if by is None else {},
+        time.time(),
+    ):
         raise Denied(
             f"The agent '{catalogue.agent.slug}' has no grant for '{entry.name}' with these arguments.",
             remedy="Use arguments that are granted, or ask the operator for a grant.",
@@ -72,13 +83,21 @@ def validate(request: CallRequest, entry: Entry) -> str:
 
 def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Decision) -> str:
     """The hash over everything that was decided on; any change of it gives another one."""
-    server, tool, catalogue = entry.offer.server, entry.offer.tool, request.catalogue
+    server = entry.offer.server
+    tool = entry.offer.tool
+    catalogue = request.catalogue
     return binding_of(
-        agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, server=server.slug, revision=server.revision,
-        tool=plain(tool.key, 500), definition=tool.definition_hash, arguments=arguments_json,
-        fingerprint=decision.terms.fingerprint if decision.terms else "", requester=request.requester.id,
+        agent=catalogue.agent.slug,
+        endpoint=catalogue.endpoint.slug,
+        server=server.slug,
+        revision=server.revision,
+        tool=plain(tool.key, 500),
+        definition=tool.definition_hash,
+        arguments=arguments_json,
+        fingerprint=decision.terms.fingerprint if decision.terms else "",
+        requester=request.requester.id,
         conversation=request.conversation,
-    )  # fmt: skip
+    )
 
 
 def decided(request: CallRequest, entry: Entry, policy: Policy) -> Decision:
@@ -86,12 +105,16 @@ def decided(request: CallRequest, entry: Entry, policy: Policy) -> Decision:
     if entry.offer.own:
         return _OWN
     decision = decide(policy, _question(request, entry))
-    return decision if entry.offer.by is None or decision.outcome is not Outcome.ASK else _unasked(entry, decision)
+    return (
+        decision
+        if entry.offer.by is None or decision.outcome is not Outcome.ASK
+        else _unasked(entry, decision)
+    )
 
 
 def _unasked(entry: Entry, decision: Decision) -> Decision:
-    """People are not asked about what no list has. A page belongs to what was approved of its tool, so it is read unless a
-    rule speaks of it.
+    """People are not asked about what no list has. A page belongs to what was approved of its tool,
+    so it is read unless a rule speaks of it.
     """
     if is_app(entry.offer.tool.name) and decision.rule_id is None:
         return Decision(Outcome.ALLOW, "the page of an approved tool")
@@ -100,14 +123,25 @@ def _unasked(entry: Entry, decision: Decision) -> Decision:
 
 
 def _question(request: CallRequest, entry: Entry) -> Question:
-    catalogue, offer = request.catalogue, entry.offer
+    catalogue = request.catalogue
+    offer = entry.offer
     return Question(
-        catalogue.agent, catalogue.endpoint, offer.server, offer.tool, request.arguments,
-        expert=request.expert, now=time.time(), origin=request.origin, host=request.host.name or request.host_name,
-    )  # fmt: skip
+        catalogue.agent,
+        catalogue.endpoint,
+        offer.server,
+        offer.tool,
+        request.arguments,
+        expert=request.expert,
+        now=time.time(),
+        origin=request.origin,
+        host=request.host.name or request.host_name,
+    )
 
 
 def refuse_denied(decision: Decision) -> None:
     """A call that a rule denies goes no further."""
     if decision.outcome is Outcome.DENY:
-        raise Denied(f"A rule denies this call: {decision.reason}.", remedy="Do not repeat it. Ask the operator.")
+        raise Denied(
+            f"A rule denies this call: {decision.reason}.",
+            remedy="Do not repeat it. Ask the operator.",
+        )

@@ -1,4 +1,5 @@
-"""When tokens of agents were last used over MCP and at headends: collected here, written twice a minute."""
+"""When tokens of agents were last used over MCP and at headends: collected here, written twice a
+minute."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class TokenUses:
 
     async def write(self) -> None:
         """Write all uses since the last time."""
-        used, self._hashes = self._hashes, set()
+        used = self._hashes
+        self._hashes = set()
         if not used:
             return
         try:

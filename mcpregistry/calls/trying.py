@@ -1,4 +1,5 @@
-"""One call of one tool, tried by a person from a page: the ordinary pipeline, and never twice for one form."""
+"""One call of one tool, tried by a person from a page: the ordinary pipeline, and never twice for
+one form."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from mcpregistry.services.records import idempotency
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is tried: ``tool`` is its own name, ``key`` that of the form, which makes one call however often it is sent."""
+    """What is tried: ``tool`` is its own name, ``key`` that of the form, which makes one call
+    however often it is sent."""
 
     agent: str
     endpoint: str
@@ -38,11 +40,13 @@ class Trial:
 async def tried(trial: Trial, *, actor: str, requester: Requester) -> CallOutcome:
     """Make the call as this person, or say what became of the one that this form has made already.
 
-    It waits for no people: a held call is answered at once with its ticket, and the form may be sent again. Raises
-    ``SlipsnisseError`` for what cannot be asked at all.
+    It waits for no people: a held call is answered at once with its ticket, and the form may be
+    sent again. Raises ``SlipsnisseError`` for what cannot be asked at all.
     """
     use = {"caller": actor, "key": f"try:{trial.key}"}
-    claim = await db_call(idempotency.claim, **use, fingerprint=_fingerprint(trial), call_id=ordered_id())
+    claim = await db_call(
+        idempotency.claim, **use, fingerprint=_fingerprint(trial), call_id=ordered_id()
+    )
     if claim.ended is not None:
         return await db_call(outcome_of_record, claim.ended)
     if claim.kept is not None:
@@ -53,7 +57,8 @@ async def tried(trial: Trial, *, actor: str, requester: Requester) -> CallOutcom
         await noted(partial(db_call, idempotency.release, **use))
         raise
     if outcome.state in TERMINAL:
-        await noted(partial(db_call, idempotency.keep, **use, status=200, body=""))  # its record says the rest
+        # its record says the rest
+        await noted(partial(db_call, idempotency.keep, **use, status=200, body=""))
     else:
         await noted(partial(db_call, idempotency.release, **use))
     return outcome
@@ -62,7 +67,10 @@ async def tried(trial: Trial, *, actor: str, requester: Requester) -> CallOutcom
 async def _made_before(call_id: str) -> CallOutcome:
     outcome = await db_call(outcome_by_id, call_id)
     if outcome is None:
-        raise Conflict("This form was already sent, and its call is no longer stored.", remedy="Open the page again.")
+        raise Conflict(
+            "This form was already sent, and its call is no longer stored.",
+            remedy="Open the page again.",
+        )
     return outcome
 
 
@@ -70,12 +78,25 @@ def _request(trial: Trial, actor: str, requester: Requester, call_id: str) -> Ca
     catalogue = current_engine().catalogue(trial.endpoint, trial.agent).of_kind(trial.kind)
     name = actor[:100]
     return CallRequest(
-        catalogue, f"{trial.server}::{trial.tool}", trial.arguments, "rest", host_name=name, call_id=call_id,
-        host=Host(name=name, transport="rest", hold=0.0), requester=requester, session=nameless_session(trial.endpoint),
-    )  # fmt: skip
+        catalogue,
+        f"{trial.server}::{trial.tool}",
+        trial.arguments,
+        "rest",
+        host_name=name,
+        call_id=call_id,
+        host=Host(name=name, transport="rest", hold=0.0),
+        requester=requester,
+        session=nameless_session(trial.endpoint),
+    )
 
 
 def _fingerprint(trial: Trial) -> str:
     return keyed_digest(
-        "trial", trial.agent, trial.endpoint, trial.server, trial.kind, trial.tool, stored(dict(trial.arguments))
+        "trial",
+        trial.agent,
+        trial.endpoint,
+        trial.server,
+        trial.kind,
+        trial.tool,
+        stored(dict(trial.arguments)),
     )

@@ -6,9 +6,11 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 
 def place(address: str) -> str:
-    """An IPv4 address, or a /56: providers give that to one IPv6 customer. "unknown" for anything else.
+    """An IPv4 address, or a /56: providers give that to one IPv6 customer. "unknown" for anything
+    else.
 
-    An IPv4 address inside an IPv6 one (``::ffff:203.0.113.7``) is an IPv4 address: all of these are in one /56.
+    An IPv4 address inside an IPv6 one (``::ffff:203.0.113.7``) is an IPv4 address: all of these are
+    in one /56.
     """
     try:
         parsed = ip_address(address)
@@ -16,7 +18,11 @@ def place(address: str) -> str:
         return "unknown"
     if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return str(ip_network((parsed, 56), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
+    return (
+        str(ip_network((parsed, 56), strict=False))
+        if isinstance(parsed, IPv6Address)
+        else str(parsed)
+    )
 
 
 def network(place: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SCHEME = "ui://"
-_KEYS = ("ui", "ui/resourceUri")  # in a tool's _meta; the latter as hosts had it before the extension was final
+# in a tool's _meta; the latter as hosts had it before the extension was final
+_KEYS = ("ui", "ui/resourceUri")
 
 
 def is_app(uri: object) -> bool:
@@ -29,12 +30,15 @@ def without_app(said: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(meta, dict) or not any(key in meta for key in _KEYS):
         return dict(said)
     kept = {key: value for key, value in meta.items() if key not in _KEYS}
-    return {key: value for key, value in said.items() if key != "_meta"} | ({"_meta": kept} if kept else {})
+    return {key: value for key, value in said.items() if key != "_meta"} | (
+        {"_meta": kept} if kept else {}
+    )
 
 
 def without_pages(result: dict[str, Any]) -> dict[str, Any]:
     """A call's result without embedded pages, and links to them."""
-    found, content = without_app(result), result.get("content")
+    found = without_app(result)
+    content = result.get("content")
     if isinstance(content, list):
         found["content"] = [part for part in content if not _is_page(part)]
     return found

@@ -1,7 +1,9 @@
-"""Arithmetic of budgets: what an agent or endpoint may spend in a period of the calendar, and when the next one begins.
+"""Arithmetic of budgets: what an agent or endpoint may spend in a period of the calendar, and when
+the next one begins.
 
-All books are kept in whole numbers, so that sums are exact in every database: tokens and calls as they are, money in
-hundred-millionths of a US dollar (``of_dollars``). Pure: times are given, nothing is stored.
+All books are kept in whole numbers, so that sums are exact in every database: tokens and calls as
+they are, money in hundred-millionths of a US dollar (``of_dollars``). Pure: times are given,
+nothing is stored.
 """
 
 from __future__ import annotations
@@ -62,8 +64,9 @@ class Span:
 
 
 def span(period: Period, now: datetime, zone: ZoneInfo) -> Span:
-    """The period around ``now``. Days, weeks (from Monday on) and months begin at midnight in ``zone``, so a day in which
-    clocks are changed has 23 or 25 hours; hours are the full hours of UTC, which no change of clocks touches."""
+    """The period around ``now``. Days, weeks (from Monday on) and months begin at midnight in
+    ``zone``, so a day in which clocks are changed has 23 or 25 hours; hours are the full hours of
+    UTC, which no change of clocks touches."""
     if period is Period.HOUR:
         start = datetime.fromtimestamp(now.timestamp() // _HOUR * _HOUR, UTC)
         return Span(start, start + timedelta(seconds=_HOUR))
@@ -74,7 +77,9 @@ def span(period: Period, now: datetime, zone: ZoneInfo) -> Span:
 def _first_day(period: Period, today: date) -> date:
     if period is Period.DAY:
         return today
-    return today - timedelta(days=today.weekday()) if period is Period.WEEK else today.replace(day=1)
+    return (
+        today - timedelta(days=today.weekday()) if period is Period.WEEK else today.replace(day=1)
+    )
 
 
 def _next_first(period: Period, first: date) -> date:
@@ -84,13 +89,15 @@ def _next_first(period: Period, first: date) -> date:
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    """Where a day has no midnight it begins when clocks are put forward, where it has two with the first."""
+    """Where a day has no midnight it begins when clocks are put forward, where it has two with the
+    first."""
     return datetime.combine(day, time(), zone).astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """How a budget stands in a period: ``reserved`` for what is out, ``soft`` and ``hard`` None where there is no mark."""
+    """How a budget stands in a period: ``reserved`` for what is out, ``soft`` and ``hard`` None
+    where there is no mark."""
 
     spent: int
     reserved: int = 0
@@ -98,7 +105,8 @@ class Book:
     hard: int | None = None
 
     def bears(self, more: int) -> bool:
-        """Whether ``more`` fits under the hard limit, with all that is out. With 0: whether anything is left at all."""
+        """Whether ``more`` fits under the hard limit, with all that is out. With 0: whether
+        anything is left at all."""
         return self.hard is None or self.spent + self.reserved + max(more, 1) <= self.hard
 
     def warns(self, more: int = 0) -> bool:
@@ -131,9 +139,12 @@ def amount(number: int, unit: Unit) -> Decimal:
 
 
 def shown(number: int, unit: Unit) -> str:
-    """A number of the books in words: "$1.25", "12,000 tokens", "1 call"; of money never more than it is."""
+    """A number of the books in words: "$1.25", "12,000 tokens", "1 call"; of money never more than
+    it is."""
     if unit is Unit.MONEY:
         dollars = amount(number, unit)
-        places = Decimal("0.01") if number % (_DOLLAR // 100) == 0 or dollars >= 1 else Decimal("0.0001")
+        places = (
+            Decimal("0.01") if number % (_DOLLAR // 100) == 0 or dollars >= 1 else Decimal("0.0001")
+        )
         return f"${dollars.quantize(places, ROUND_DOWN):,}"
     return f"{number:,} {unit.value.removesuffix('s') if number == 1 else unit.value}"

@@ -1,7 +1,8 @@
-"""Arithmetic of energy: what a pool holds at a moment, what work costs, and when there is enough again.
+"""Arithmetic of energy: what a pool holds at a moment, what work costs, and when there is enough
+again.
 
-Energy is a number without a unit that stands for effort. A pool refills evenly; its level is worked out when somebody
-looks, so nothing has to tick. Pure: times are given, nothing is stored.
+Energy is a number without a unit that stands for effort. A pool refills evenly; its level is worked
+out when somebody looks, so nothing has to tick. Pure: times are given, nothing is stored.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _CLOCKS_DIFFER = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """What a pool held ``at`` a time, and how it goes on: ``regeneration`` per second up to ``capacity``, never below
-    ``floor``. A clock that was set back refills nothing."""
+    """What a pool held ``at`` a time, and how it goes on: ``regeneration`` per second up to
+    ``capacity``, never below ``floor``. A clock that was set back refills nothing."""
 
     level: float
     at: datetime
@@ -51,9 +52,12 @@ class Stand:
         return min(self.capacity, self.level + self.regeneration * seconds)
 
     def is_ahead(self, now: datetime) -> bool:
-        """Whether it was written by a clock so far ahead that nothing would come back for longer than a pool fills."""
+        """Whether it was written by a clock so far ahead that nothing would come back for longer
+        than a pool fills."""
         ahead = (self.at - now).total_seconds()
-        return self.regeneration > 0 and ahead > max(_CLOCKS_DIFFER, self.capacity / self.regeneration)
+        return self.regeneration > 0 and ahead > max(
+            _CLOCKS_DIFFER, self.capacity / self.regeneration
+        )
 
     def less(self, amount: float, now: datetime) -> Stand:
         """After ``amount`` units were taken at ``now`` (given, if it is negative)."""
@@ -61,7 +65,8 @@ class Stand:
         return replace(self, level=min(self.capacity, after), at=max(self.at, now))
 
     def seconds_until(self, level: float, now: datetime) -> float:
-        """Until it holds so much; infinite when it never will. After a clock was set back nothing comes before ``at``."""
+        """Until it holds so much; infinite when it never will. After a clock was set back nothing
+        comes before ``at``."""
         lacking = level - self.level_at(now)
         if lacking <= 0:
             return 0.0
@@ -72,7 +77,8 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What work costs: per call, per second and per KiB that went in or came out; of models per 1,000 tokens."""
+    """What work costs: per call, per second and per KiB that went in or came out; of models per
+    1,000 tokens."""
 
     per_call: float = 0.0
     per_second: float = 2.0
@@ -82,18 +88,27 @@ class Rates:
     per_1000_output: float = 2.0
 
     def of_turn(self, *, input: int, cached: int, output: int) -> float:
-        """A turn of a model, in tokens as its provider counted them; ``cached`` is part of ``input``."""
+        """A turn of a model, in tokens as its provider counted them; ``cached`` is part of
+        ``input``."""
         fresh = max(0, input - cached)
-        return (self.per_1000_input * fresh + self.per_1000_cached * cached + self.per_1000_output * output) / 1000
+        return (
+            self.per_1000_input * fresh
+            + self.per_1000_cached * cached
+            + self.per_1000_output * output
+        ) / 1000
 
     def of_call(self, seconds: float, length: float) -> float:
-        """A call that was sent, whether it succeeded or not: ``seconds`` until its end, ``length`` bytes both ways."""
-        return self.per_call + self.per_second * max(0.0, seconds) + self.per_kilobyte * length / 1024
+        """A call that was sent, whether it succeeded or not: ``seconds`` until its end, ``length``
+        bytes both ways."""
+        return (
+            self.per_call + self.per_second * max(0.0, seconds) + self.per_kilobyte * length / 1024
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What calls took by the length of their arguments: seconds, and bytes both ways; up to the ``longest`` seen."""
+    """What calls took by the length of their arguments: seconds, and bytes both ways; up to the
+    ``longest`` seen."""
 
     seconds: float
     seconds_per_byte: float
@@ -111,8 +126,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the last ``calls`` of a tool took: ``seconds`` and ``length`` (bytes both ways) weigh newer ones more;
-    ``median`` and ``p95`` are seconds. ``line`` is there where it foretells better than these."""
+    """What the last ``calls`` of a tool took: ``seconds`` and ``length`` (bytes both ways) weigh
+    newer ones more; ``median`` and ``p95`` are seconds. ``line`` is there where it foretells better
+    than these."""
 
     calls: int
     seconds: float
@@ -123,7 +139,8 @@ class Usage:
 
     @property
     def slow(self) -> str:
-        """What may be done about a tool whose calls often take long; empty where they do not, or too few are known."""
+        """What may be done about a tool whose calls often take long; empty where they do not, or
+        too few are known."""
         if self.calls < SLOW_FROM or self.p95 < SLOW_SECONDS:
             return ""
         way = (
@@ -131,14 +148,18 @@ class Usage:
             if self.median >= SLOW_SECONDS
             else "Most calls are faster: check the arguments of the slow calls, and how many calls the server runs at once."
         )
-        return f"{way} If older answers are acceptable, an expert tool that reuses them saves calls."
+        return (
+            f"{way} If older answers are acceptable, an expert tool that reuses them saves calls."
+        )
 
 
 Sample = tuple[
     float, float, float
 ]  # of a call: bytes of its arguments, seconds from sending to the end, bytes both ways
 
-SLOW_FROM, SLOW_SECONDS = 10, 5.0  # calls, and what a twentieth of them takes at least
+# calls, and what a twentieth of them takes at least
+SLOW_FROM = 10
+SLOW_SECONDS = 5.0
 LOOKED_AT = 200  # calls of a tool that its usage is made of
 _NEWER = 0.1  # what each call counts beside all before it
 _DOUBT = 5  # calls that the guess from a definition counts as
@@ -158,17 +179,20 @@ def usage_of(samples: Sequence[Sample]) -> Usage | None:
 def _weighed(samples: Sequence[Sample]) -> tuple[float, float]:
     _, seconds, length = samples[0]
     for _, took, moved in samples[1:]:
-        seconds, length = seconds + _NEWER * (took - seconds), length + _NEWER * (moved - length)
+        seconds = seconds + _NEWER * (took - seconds)
+        length = length + _NEWER * (moved - length)
     return seconds, length
 
 
 def _line_that_holds(samples: Sequence[Sample]) -> Line | None:
-    """Made of the older three quarters it must foretell the seconds of the newest, which neither has seen, better."""
+    """Made of the older three quarters it must foretell the seconds of the newest, which neither
+    has seen, better."""
     known = samples[: len(samples) * 3 // 4]
     line = _line(known) if len(samples) >= _ENOUGH else None
     if line is None:
         return None
-    even, unseen = _weighed(known)[0], samples[len(known) :]
+    even = _weighed(known)[0]
+    unseen = samples[len(known) :]
     missed = sum(abs(took - line.at(size)[0]) for size, took, _ in unseen)
     return _line(samples) if missed < sum(abs(took - even) for _, took, _ in unseen) else None
 
@@ -189,8 +213,11 @@ def _line(samples: Sequence[Sample]) -> Line | None:
     return Line(*fitted(1), *fitted(2), longest=max(sizes))
 
 
-def foretold(guess: float, usage: Usage | None, rates: Rates, argument_bytes: float | None = None) -> float:
-    """Units that a call will cost: by what earlier calls took, and the fewer there are the more by ``guess``.
+def foretold(
+    guess: float, usage: Usage | None, rates: Rates, argument_bytes: float | None = None
+) -> float:
+    """Units that a call will cost: by what earlier calls took, and the fewer there are the more by
+    ``guess``.
 
     ``argument_bytes``: of the call's arguments, where they are known.
     """
@@ -212,21 +239,34 @@ def word_for(level: float, *, critical: float, resume: float, floor: float = 0.0
 
 
 def estimate(
-    definition: Mapping[str, Any], *, operators: float = 0.0, destructive: bool | None = None,
+    definition: Mapping[str, Any],
+    *,
+    operators: float = 0.0,
+    destructive: bool | None = None,
     open_world: bool | None = None,
-) -> float:  # fmt: skip
-    """Units that one call of a tool may cost, before there is any: as an operator said, else by how much there is to it.
+) -> float:
+    """Units that one call of a tool may cost, before there is any: as an operator said, else by how
+    much there is to it.
 
-    1 + 0.2 for each required and 0.1 for each other argument + 0.05 for each 256 bytes of its schema, + 1 if it may
-    destroy + 2 if it reaches out into the world. What nobody has vouched for counts as its server claims it.
+    1 + 0.2 for each required and 0.1 for each other argument + 0.05 for each 256 bytes of its
+    schema, + 1 if it may destroy + 2 if it reaches out into the world. What nobody has vouched for
+    counts as its server claims it.
     """
     if operators > 0:
         return operators
     schema = definition.get("inputSchema") or {}
-    properties, required = schema.get("properties") or {}, schema.get("required") or []
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or []
     claims = definition.get("annotations") or {}
     needed = len(required) if isinstance(required, list) else 0
     others = max(0, (len(properties) if isinstance(properties, dict) else 0) - needed)
     destroys = claims.get("destructiveHint") is True if destructive is None else destructive
     reaches = claims.get("openWorldHint") is True if open_world is None else open_world
-    return 1 + 0.2 * needed + 0.1 * others + 0.05 * math.ceil(len(str(schema)) / 256) + 1.0 * destroys + 2.0 * reaches
+    return (
+        1
+        + 0.2 * needed
+        + 0.1 * others
+        + 0.05 * math.ceil(len(str(schema)) / 256)
+        + 1.0 * destroys
+        + 2.0 * reaches
+    )

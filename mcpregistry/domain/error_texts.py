@@ -1,10 +1,12 @@
-"""The sentences of errors: the same condition has the same words on a page, in REST, on the command line and over MCP.
+"""The sentences of errors: the same condition has the same words on a page, in REST, on the command
+line and over MCP.
 
-Each function returns one or more whole sentences. Those of the first group are for the message of an error, which says
-what is wrong, with the value. Those of the second group are for its remedy, which says what to do. Never pass a secret.
+Each function returns one or more whole sentences. Those of the first group are for the message of
+an error, which says what is wrong, with the value. Those of the second group are for its remedy,
+which says what to do. Never pass a secret.
 """
 
-# --- what is wrong --------------------------------------------------------------------------------------------------
+# --- what is wrong --------------------------------------------------------------------------------
 
 
 def not_found(thing: str, name: object) -> str:
@@ -23,7 +25,8 @@ def already_exists(thing: str, name: object) -> str:
 
 
 def not_valid(value: object, thing: str, why: str = "") -> str:
-    """``thing`` is what was expected, with its article: ``a duration``. ``why`` is a clause without a full stop."""
+    """``thing`` is what was expected, with its article: ``a duration``. ``why`` is a clause without
+    a full stop."""
     reason = f": {why}" if why else ""
     return f'"{value}" is not {thing}{reason}.'
 
@@ -67,7 +70,7 @@ DATABASE_UNAVAILABLE = "The database is unavailable."
 OUTCOME_UNKNOWN = "The outcome is unknown: the call may have taken effect."
 
 
-# --- what to do -----------------------------------------------------------------------------------------------------
+# --- what to do -----------------------------------------------------------------------------------
 
 
 def list_with(where: str) -> str:
@@ -87,7 +90,9 @@ def ask_for_role(role: str) -> str:
 
 CHOOSE_ANOTHER_NAME = "Choose another name, or edit the existing one."
 TRY_AGAIN_SOON = "Try again in a moment."
-# Only the log shows the cause. Operators read this text as well as hosts and models, which cannot read the log.
+# Only the log shows the cause. Operators read this text as well as hosts and models, which cannot
+# read the log.
 TRY_AGAIN = f"{TRY_AGAIN_SOON} If the error continues, an operator can find the cause in the log."
-ASK_OPERATOR = "Ask the operator to look for the cause in the log."  # for errors that only callers read
+# for errors that only callers read
+ASK_OPERATOR = "Ask the operator to look for the cause in the log."
 NOTHING_TO_DO = "Nothing needs to be done."

@@ -33,14 +33,16 @@ class ConfigInvalid(SlipsnisseError):
 class AlreadyExists(ConfigInvalid):
     """Another record has this name. ``key`` is its slug, or its number where it has none.
 
-    ``among``: the list of the REST API that has it, if that is another one than was posted to, as in ``servers``.
+    ``among``: the list of the REST API that has it, if that is another one than was posted to, as
+    in ``servers``.
     """
 
     code = "ALREADY_EXISTS"
 
     def __init__(self, message: str, *, remedy: str, key: str, among: str = "") -> None:
         super().__init__(message, remedy=remedy)
-        self.key, self.among = key, among
+        self.key = key
+        self.among = among
 
 
 class NotFound(SlipsnisseError):
@@ -74,7 +76,8 @@ class Busy(SlipsnisseError):
 
 
 class Unavailable(SlipsnisseError):
-    """Something that the site needs, such as its database, does not work now; trying again later is right."""
+    """Something that the site needs, such as its database, does not work now; trying again later is
+    right."""
 
     code = "UNAVAILABLE"
 
@@ -89,8 +92,8 @@ class DownstreamError(SlipsnisseError):
     """A downstream server failed us.
 
     ``sent`` is the fact that decides the end of a call: False means that no byte of the request
-    left this process (the call ends NOT_SENT), True means that it may have taken effect
-    (the call ends UNKNOWN and is never repeated on its own). ``usual_remedy`` is said where the place that
+    left this process (the call ends NOT_SENT), True means that it may have taken effect (the call
+    ends UNKNOWN and is never repeated on its own). ``usual_remedy`` is said where the place that
     raises it knows no better one.
     """
 
@@ -110,11 +113,13 @@ class ConnectionFailed(DownstreamError):
 
 
 class SessionLost(ConnectionFailed):
-    """The server has forgotten our session, for example because it was restarted. It did not look at the request."""
+    """The server has forgotten our session, for example because it was restarted. It did not look
+    at the request."""
 
 
 class StaleRevision(DownstreamError):
-    """The server is no longer configured as it was when the call was decided on; nothing was sent."""
+    """The server is no longer configured as it was when the call was decided on; nothing was
+    sent."""
 
     code = "STALE_REVISION"
     usual_remedy = "Make the call again."
@@ -171,13 +176,16 @@ class ToolRefused(DownstreamError):
     code = "TOOL_CALL_FAILED"
 
     def __init__(self, message: str, *, rpc_code: int, data: object = None) -> None:
-        super().__init__(message, remedy="Correct the call as described in the server's message.", sent=True)
+        super().__init__(
+            message, remedy="Correct the call as described in the server's message.", sent=True
+        )
         self.rpc_code = rpc_code
         self.data = data
 
 
 class InputNeeded(ToolRefused):
-    """The server asks a question instead of answering, and the caller cannot be asked. It has done nothing yet."""
+    """The server asks a question instead of answering, and the caller cannot be asked. It has done
+    nothing yet."""
 
     code = "INPUT_NEEDED"
 

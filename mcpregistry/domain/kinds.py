@@ -1,8 +1,10 @@
-"""What servers offer besides tools, and how each kind is spelled: in MCP, in references and in records.
+"""What servers offer besides tools, and how each kind is spelled: in MCP, in references and in
+records.
 
-A prompt or a resource is offered, described, approved, granted, decided on and recorded as a tool is. So it is a row, a
-definition and a call like a tool's, and this module is where the kinds differ. A fixed resource is named by its URI, a
-template of resources by its URI template (RFC 6570); reading either is a call whose one argument is the URI.
+A prompt or a resource is offered, described, approved, granted, decided on and recorded as a tool
+is. So it is a row, a definition and a call like a tool's, and this module is where the kinds
+differ. A fixed resource is named by its URI, a template of resources by its URI template (RFC
+6570); reading either is a call whose one argument is the URI.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-TOOL, PROMPT, RESOURCE, TEMPLATE = "tool", "prompt", "resource", "template"
+TOOL = "tool"
+PROMPT = "prompt"
+RESOURCE = "resource"
+TEMPLATE = "template"
 LONGEST_URI = 2_000  # characters
-COMPLETIONS, LOGGING, SUBSCRIPTIONS = "completions", "logging", "subscriptions"  # what a server may have besides lists
+# what a server may have besides lists
+COMPLETIONS = "completions"
+LOGGING = "logging"
+SUBSCRIPTIONS = "subscriptions"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``listed`` names the list in MCP, ``call`` the method that uses one, ``capability`` what a server says it has,
-    ``identity`` the key of a listed one's name, ``answer`` the key of the list in a result.
+    """``listed`` names the list in MCP, ``call`` the method that uses one, ``capability`` what a
+    server says it has, ``identity`` the key of a listed one's name, ``answer`` the key of the list
+    in a result.
     """
 
     name: str
@@ -46,20 +55,28 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     TOOL: Kind(TOOL, "tools", "tools/call", "tools"),
     PROMPT: Kind(PROMPT, "prompts", "prompts/get", "prompts", answer="messages"),
-    RESOURCE: Kind(RESOURCE, "resources", "resources/read", "resources", identity="uri", answer="contents"),
+    RESOURCE: Kind(
+        RESOURCE, "resources", "resources/read", "resources", identity="uri", answer="contents"
+    ),
     TEMPLATE: Kind(
-        TEMPLATE, "resourceTemplates", "resources/read", "resources", identity="uriTemplate", answer="contents",
+        TEMPLATE,
+        "resourceTemplates",
+        "resources/read",
+        "resources",
+        identity="uriTemplate",
+        answer="contents",
         listing="resources/templates/list",
     ),
-}  # fmt: skip
+}
 OTHERS = tuple(kind for kind in KINDS if kind != TOOL)
 READ = (RESOURCE, TEMPLATE)
 CHANGED = frozenset(kind.changed for kind in KINDS.values())
 
 
 def spelled(kind: str, name: str) -> str:
-    """The name with its kind, as records and references have it: ``prompt:review``. A tool's is its name alone, but for
-    one that looks as if it had a kind, so that no server can name a tool like another's prompt. ``read`` undoes it.
+    """The name with its kind, as records and references have it: ``prompt:review``. A tool's is its
+    name alone, but for one that looks as if it had a kind, so that no server can name a tool like
+    another's prompt. ``read`` undoes it.
     """
     if kind == TOOL and (":" not in name or name.partition(":")[0] not in KINDS):
         return name
@@ -73,8 +90,8 @@ def read(text: str) -> tuple[str, str]:
 
 
 def arguments_schema(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON Schema that the arguments of a call must fit. Those of prompts are texts, and none but the listed ones;
-    that of a resource is its URI, or one that its template can make.
+    """The JSON Schema that the arguments of a call must fit. Those of prompts are texts, and none
+    but the listed ones; that of a resource is its URI, or one that its template can make.
     """
     if kind == TOOL:
         return data.get("inputSchema") or {}
@@ -83,22 +100,34 @@ def arguments_schema(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind == TEMPLATE:
         made = template_pattern(str(data.get("uriTemplate")))
         return _of_uri({"pattern": made, "not": {"pattern": _HIDING}, "maxLength": LONGEST_URI})
-    named = [argument for argument in data.get("arguments") or () if isinstance(argument, dict) and "name" in argument]
+    named = [
+        argument
+        for argument in data.get("arguments") or ()
+        if isinstance(argument, dict) and "name" in argument
+    ]
     return {
         "type": "object",
         "properties": {str(argument["name"]): {"type": "string"} for argument in named},
-        "required": [str(argument["name"]) for argument in named if argument.get("required") is True],
+        "required": [
+            str(argument["name"]) for argument in named if argument.get("required") is True
+        ],
         "additionalProperties": False,
     }
 
 
 def _of_uri(said: Mapping[str, Any]) -> Mapping[str, Any]:
     uri = {"type": "string", **said}
-    return {"type": "object", "properties": {"uri": uri}, "required": ["uri"], "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {"uri": uri},
+        "required": ["uri"],
+        "additionalProperties": False,
+    }
 
 
-# What lets a URI lead elsewhere than it reads, so that it would pass a grant or rule about URIs that it should not: a segment
-# of one or two dots, an encoded character that needs no encoding, encoded twice, or a control character.
+# What lets a URI lead elsewhere than it reads, so that it would pass a grant or rule about URIs
+# that it should not: a segment of one or two dots, an encoded character that needs no encoding,
+# encoded twice, or a control character.
 _EDGE = r"[/\\=&?#;,:]|%2[Ff]|%5[Cc]"
 _HIDING = (
     rf"(?:^|{_EDGE})\.\.?(?:{_EDGE}|$)"
@@ -116,10 +145,12 @@ def hides(uri: str) -> bool:
 
 
 def template_pattern(template: str) -> str:
-    """A regular expression (of the linear kind) for the URIs that an RFC 6570 template can make: a plain variable makes no
-    slash and no question mark, ``{+path}`` and ``{path*}`` make anything, ``{?query}`` and the like may make nothing.
+    """A regular expression (of the linear kind) for the URIs that an RFC 6570 template can make: a
+    plain variable makes no slash and no question mark, ``{+path}`` and ``{path*}`` make anything,
+    ``{?query}`` and the like may make nothing.
     """
-    parts, end = [], 0
+    parts = []
+    end = 0
     for found in _EXPRESSION.finditer(template):
         parts += [_literal(template[end : found.start()]), _made_by(found[1])]
         end = found.end()
@@ -132,8 +163,10 @@ def variables(template: str) -> list[str]:
 
 
 def beginning(template: str, values: Mapping[str, str]) -> tuple[str, bool]:
-    """How the URI begins that a template makes of these values, up to what is not known, and whether that is all of it."""
-    parts, end = [], 0
+    """How the URI begins that a template makes of these values, up to what is not known, and
+    whether that is all of it."""
+    parts = []
+    end = 0
     for found in _EXPRESSION.finditer(template):
         parts.append(template[end : found.start()])
         names = _named(found[1])

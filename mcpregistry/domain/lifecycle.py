@@ -1,4 +1,5 @@
-"""The states of an Invocation and the moves between them. Terminal states never change again, but for ``SUPPOSED``."""
+"""The states of an Invocation and the moves between them. Terminal states never change again, but
+for ``SUPPOSED``."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where one call stands; the values are stored in ``Invocation.state``. DESIGN.md draws the moves."""
+    """Where one call stands; the values are stored in ``Invocation.state``. DESIGN.md draws the
+    moves."""
 
     RECEIVED = "received"
     DENIED = "denied"
@@ -25,14 +27,16 @@ class State(StrEnum):
 
 MOVES: dict[State, frozenset[State]] = {
     State.RECEIVED: frozenset({State.DENIED, State.PENDING, State.READY}),
-    State.PENDING: frozenset({State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID, State.READY}),
+    State.PENDING: frozenset(
+        {State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID, State.READY}
+    ),
     # READY may still lose its approval's ground (void) or its caller (cancelled) before the claim.
     State.READY: frozenset({State.DISPATCHED, State.VOID, State.CANCELLED, State.EXPIRED}),
     State.DISPATCHED: frozenset({State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN}),
 }
 
-# The error code of an UNKNOWN that nobody has seen: the clock supposed it of a call whose lease ran out. It is the one
-# end that another may replace, see ``CORRECTIONS``.
+# The error code of an UNKNOWN that nobody has seen: the clock supposed it of a call whose lease ran
+# out. It is the one end that another may replace, see ``CORRECTIONS``.
 SUPPOSED = "LEASE_EXPIRED"
 
 TERMINAL: frozenset[State] = frozenset(state for state in State if state not in MOVES)
@@ -43,7 +47,8 @@ FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
 # Ended, and nothing ran.
 NEVER_RAN: frozenset[State] = TERMINAL - MOVES[State.DISPATCHED] | {State.NOT_SENT}
 
-# What a supposed UNKNOWN may become: what the process that has the server's answer says, though it was thought dead.
+# What a supposed UNKNOWN may become: what the process that has the server's answer says, though it
+# was thought dead.
 CORRECTIONS: frozenset[State] = MOVES[State.DISPATCHED] - {State.UNKNOWN}
 
 

@@ -1,7 +1,8 @@
-"""Optional members that tools, prompts, resources and parts of content have in common, and what they may hold.
+"""Optional members that tools, prompts, resources and parts of content have in common, and what
+they may hold.
 
-Hosts on the official clients refuse a whole answer for one member of the wrong type.
-Source: MCP 2025-11-25 and 2026-07-28, BaseMetadata, Icons, Annotations, ToolAnnotations, ToolExecution.
+Hosts on the official clients refuse a whole answer for one member of the wrong type. Source: MCP
+2025-11-25 and 2026-07-28, BaseMetadata, Icons, Annotations, ToolAnnotations, ToolExecution.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ def drop_misfits(part: Part) -> Part:
 
     It is the very same object where all of them are as they should be.
     """
-    fixed = {key: kept for key, repair in _MEMBERS.items() if key in part and (kept := repair(part[key])) is not None}
-    changed = [key for key in _MEMBERS if key in part and (key not in fixed or fixed[key] != part[key])]
+    fixed = {
+        key: kept
+        for key, repair in _MEMBERS.items()
+        if key in part and (kept := repair(part[key])) is not None
+    }
+    changed = [
+        key for key in _MEMBERS if key in part and (key not in fixed or fixed[key] != part[key])
+    ]
     return (
-        {key: fixed.get(key, value) for key, value in part.items() if key not in changed or key in fixed}
+        {
+            key: fixed.get(key, value)
+            for key, value in part.items()
+            if key not in changed or key in fixed
+        }
         if changed
         else part
     )
@@ -42,7 +53,11 @@ def _object(value: object) -> Part | None:
 
 def _icons(value: object) -> list[Part] | None:
     listed = value if isinstance(value, list) else [value]
-    icons = [icon for each in listed if isinstance(each, dict) and isinstance((icon := _icon(each)).get("src"), str)]
+    icons = [
+        icon
+        for each in listed
+        if isinstance(each, dict) and isinstance((icon := _icon(each)).get("src"), str)
+    ]
     return icons or None
 
 
@@ -59,12 +74,17 @@ def _icon(said: Part) -> Part:
 
 
 def _annotations(value: object) -> Part | None:
-    """Return those of content and resources (for whom, how important, when changed) and of tools (hints)."""
+    """Return those of content and resources (for whom, how important, when changed) and of tools
+    (hints)."""
     if not isinstance(value, dict):
         return None
     audience = value.get("audience")
     listed = [audience] if isinstance(audience, str) else audience
-    roles = [role for role in listed if role in ("user", "assistant")] if isinstance(listed, list) else []
+    roles = (
+        [role for role in listed if role in ("user", "assistant")]
+        if isinstance(listed, list)
+        else []
+    )
     fits = {
         "audience": bool(roles),
         "priority": (share := _number(value.get("priority"))) is not None and 0 <= share <= 1,

@@ -1,4 +1,5 @@
-"""Where a project keeps the configuration of its MCP servers, relative to its directory. The first one with servers counts."""
+"""Where a project keeps the configuration of its MCP servers, relative to its directory. The first
+one with servers counts."""
 
 from __future__ import annotations
 

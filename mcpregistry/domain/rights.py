@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# Asked with the name of a permission, for example "mcpregistry.delete_policyrule". ``User.has_perm`` is one.
+# Asked with the name of a permission, for example "mcpregistry.delete_policyrule".
+# ``User.has_perm`` is one.
 Rights = Callable[[str], bool]
 
 

@@ -1,8 +1,9 @@
-"""Definitions as hosts can accept them: what a server lists, with what no host could read put right.
+"""Definitions as hosts can accept them: what a server lists, with what no host could read put
+right.
 
-Hosts on the official clients refuse a whole list, of all servers of an endpoint, for one definition that does not follow
-the schema of the protocol. What is approved and pinned is the server's own text; hosts are shown this form of it, which
-depends on that text alone.
+Hosts on the official clients refuse a whole list, of all servers of an endpoint, for one definition
+that does not follow the schema of the protocol. What is approved and pinned is the server's own
+text; hosts are shown this form of it, which depends on that text alone.
 
 Source: MCP 2025-11-25 and 2026-07-28, Tool, Prompt, Resource, ResourceTemplate.
 """
@@ -21,10 +22,14 @@ from mcpregistry.domain.members import drop_misfits
 from mcpregistry.domain.schema.repair import Repaired, repair_schema
 from mcpregistry.domain.schema.validation import check_arguments, check_schema
 
-# A regular expression that JavaScript reads as our validator does, with the flag "u": no escapes but these, no named or
-# inline groups. A schema of results with any other is shown without its patterns.
-_PLAIN_PATTERN = re.compile(r"""(?:[^\\(]|\\[dDwWsSbBnrtfv0^$\\.*+?()\[\]{}|/]|\((?!\?)|\(\?[:=!])*""")
-# The dialects that the official TypeScript client reads. It refuses calls of a tool whose outputSchema names another.
+# A regular expression that JavaScript reads as our validator does, with the flag "u": no escapes
+# but these, no named or inline groups. A schema of results with any other is shown without its
+# patterns.
+_PLAIN_PATTERN = re.compile(
+    r"""(?:[^\\(]|\\[dDwWsSbBnrtfv0^$\\.*+?()\[\]{}|/]|\((?!\?)|\(\?[:=!])*"""
+)
+# The dialects that the official TypeScript client reads. It refuses calls of a tool whose
+# outputSchema names another.
 _DIALECT = re.compile(r"https?://json-schema\.org/(?:draft-0[67]|draft/20(?:19-09|20-12))/schema#?")
 Definition = Mapping[str, Any]
 # Marks the lines about changes among those about left-out definitions on a server's page.
@@ -41,7 +46,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """One member of a definition, as its server lists it and as hosts get it; None where it is absent."""
+    """One member of a definition, as its server lists it and as hosts get it; None where it is
+    absent."""
 
     name: str
     listed: Any
@@ -53,7 +59,11 @@ def check_tool_is_usable(tool: Definition) -> str:
     """Return why no host could use the tool, so that it must be left out; empty where hosts can."""
     schema = tool.get("inputSchema")
     kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind is None or kind == "object" or (isinstance(kind, list) and (not kind or "object" in kind)):
+    if (
+        kind is None
+        or kind == "object"
+        or (isinstance(kind, list) and (not kind or "object" in kind))
+    ):
         return ""
     return f"its inputSchema describes a value of type {str(kind)[:40]}, but arguments are always an object"
 
@@ -61,8 +71,9 @@ def check_tool_is_usable(tool: Definition) -> str:
 def check_call(kind: str, shown: Definition, arguments: Mapping[str, Any]) -> bool:
     """Check the arguments of a call against a definition as hosts get it.
 
-    Returns False where a tool's schema cannot be used: then its server alone checks them. Raises ArgumentsInvalid for
-    arguments that do not fit, and ConfigInvalid for a template of resources that cannot be used.
+    Returns False where a tool's schema cannot be used: then its server alone checks them. Raises
+    ArgumentsInvalid for arguments that do not fit, and ConfigInvalid for a template of resources
+    that cannot be used.
     """
     try:
         check_arguments(arguments_schema(kind, shown), arguments)
@@ -74,7 +85,8 @@ def check_call(kind: str, shown: Definition, arguments: Mapping[str, Any]) -> bo
 
 
 def list_changes(kind: str, listed: Definition) -> tuple[str, ...]:
-    """Return what hosts get that is not as the server lists it, and what is not checked here, in short phrases."""
+    """Return what hosts get that is not as the server lists it, and what is not checked here, in
+    short phrases."""
     shown = repair_definition(kind, listed)
     if kind != TOOL:
         return shown.remarks
@@ -86,7 +98,8 @@ def list_changes(kind: str, listed: Definition) -> tuple[str, ...]:
 
 
 def compare_members(kind: str, listed: Definition) -> list[MemberChange]:
-    """Return the members of a definition that hosts get in another form, each with both forms and the reasons.
+    """Return the members of a definition that hosts get in another form, each with both forms and
+    the reasons.
 
     A reason that is about no single member comes last, with an empty name.
     """
@@ -95,10 +108,14 @@ def compare_members(kind: str, listed: Definition) -> list[MemberChange]:
     changed = [name for name in names if shown.get(name) != listed.get(name)]
     reasons = list_changes(kind, listed)
     found = [
-        MemberChange(name, listed.get(name), shown.get(name), tuple(r for r in reasons if _is_about(r, name)))
+        MemberChange(
+            name, listed.get(name), shown.get(name), tuple(r for r in reasons if _is_about(r, name))
+        )
         for name in changed
     ]
-    rest = tuple(reason for reason in reasons if not any(_is_about(reason, name) for name in changed))
+    rest = tuple(
+        reason for reason in reasons if not any(_is_about(reason, name) for name in changed)
+    )
     return [*found, *([MemberChange("", None, None, rest)] if rest else [])]
 
 
@@ -112,18 +129,28 @@ def keep_left_out(listing: str) -> list[str]:
 
 
 def repair_definition(kind: str, listed: Definition) -> Shown:
-    """Return a listed definition as hosts can accept it; the very same object where nothing had to be changed."""
+    """Return a listed definition as hosts can accept it; the very same object where nothing had to
+    be changed."""
     fixed = drop_misfits(dict(listed))
-    remarks = [f"{key} does not follow the MCP specification" for key in listed if _changed(listed, fixed, key)]
+    remarks = [
+        f"{key} does not follow the MCP specification"
+        for key in listed
+        if _changed(listed, fixed, key)
+    ]
     if kind == TOOL:
         return _repair_tool(listed, fixed, remarks)
     identity = KINDS[kind].identity
-    fixed = _repair_prompt(fixed, remarks) if kind == PROMPT else _repair_resource(fixed, remarks, identity)
+    fixed = (
+        _repair_prompt(fixed, remarks)
+        if kind == PROMPT
+        else _repair_resource(fixed, remarks, identity)
+    )
     return Shown(listed if fixed == listed else fixed, tuple(remarks))
 
 
 def _changed(listed: Definition, fixed: Definition, key: str) -> bool:
-    """Whether a member was changed. One that is null, or has members that are, says nothing that could be lost."""
+    """Whether a member was changed. One that is null, or has members that are, says nothing that
+    could be lost."""
     said = listed[key]
     if isinstance(said, Mapping):
         said = {name: value for name, value in said.items() if value is not None}
@@ -141,12 +168,15 @@ def _repair_tool(listed: Definition, fixed: dict[str, Any], remarks: list[str]) 
         remarks.append("inputSchema: the missing type 'object' was added")
     if "outputSchema" in listed:
         _repair_output(listed["outputSchema"], fixed, remarks)
-    same = len(fixed) == len(listed) and all(fixed.get(key) is value for key, value in listed.items())
+    same = len(fixed) == len(listed) and all(
+        fixed.get(key) is value for key, value in listed.items()
+    )
     return Shown(listed if same else fixed, tuple(remarks))
 
 
 def _repair_output(schema: object, fixed: dict[str, Any], remarks: list[str]) -> None:
-    """Show the schema of results only where JavaScript hosts can compile it: they lose the whole list otherwise."""
+    """Show the schema of results only where JavaScript hosts can compile it: they lose the whole
+    list otherwise."""
     if not isinstance(schema, Mapping):
         del fixed["outputSchema"]
         if schema is not None:
@@ -158,7 +188,9 @@ def _repair_output(schema: object, fixed: dict[str, Any], remarks: list[str]) ->
     dialect = repaired.schema.get("$schema")
     if dialect is not None and not _DIALECT.fullmatch(dialect):
         repaired.schema = {key: value for key, value in repaired.schema.items() if key != "$schema"}
-        repaired.remarks.append(f"/$schema: hosts cannot read the dialect {dialect[:60]!r}; left out")
+        repaired.remarks.append(
+            f"/$schema: hosts cannot read the dialect {dialect[:60]!r}; left out"
+        )
     if reason := _check_compiles(repaired.schema):
         del fixed["outputSchema"]
         remarks.append(f"outputSchema: {reason}; left out")
@@ -169,7 +201,9 @@ def _repair_output(schema: object, fixed: dict[str, Any], remarks: list[str]) ->
 
 def _check_compiles(schema: Mapping[str, Any]) -> str:
     """Return why hosts in JavaScript cannot compile it; empty if they can."""
-    if odd := next((each for each in _patterns(schema) if not _PLAIN_PATTERN.fullmatch(each)), None):
+    if odd := next(
+        (each for each in _patterns(schema) if not _PLAIN_PATTERN.fullmatch(each)), None
+    ):
         return f"JavaScript hosts cannot read its pattern {odd[:60]!r}"
     anchors = Counter(_anchors(schema))
     if twice := next((name for name, count in anchors.items() if count > 1), None):
@@ -179,7 +213,9 @@ def _check_compiles(schema: Mapping[str, Any]) -> str:
 
 def _anchors(node: object) -> Iterator[str]:
     if isinstance(node, Mapping):
-        yield from (node[word] for word in ("$anchor", "$dynamicAnchor") if isinstance(node.get(word), str))
+        yield from (
+            node[word] for word in ("$anchor", "$dynamicAnchor") if isinstance(node.get(word), str)
+        )
         for value in node.values():
             yield from _anchors(value)
     elif isinstance(node, list):

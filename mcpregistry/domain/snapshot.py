@@ -35,7 +35,8 @@ class Snapshot:
     """
 
     revision: int
-    sections: Mapping[str, Any] = field(default_factory=dict)  # what other apps have read, by their names
+    # what other apps have read, by their names
+    sections: Mapping[str, Any] = field(default_factory=dict)
     servers: Mapping[int, ServerSpec] = field(default_factory=dict)
     tools: Mapping[int, ToolSpec] = field(default_factory=dict)
     others: Mapping[int, ToolSpec] = field(default_factory=dict)  # prompts, resources, templates
@@ -45,7 +46,8 @@ class Snapshot:
     workspaces: tuple[WorkspaceSpec, ...] = ()
     rules: tuple[RuleSpec, ...] = ()
     default_outcome: Outcome = Outcome.ASK
-    permits: Mapping[tuple[int, int], tuple[PermitSpec, ...]] = field(default_factory=dict)  # by agent and tool
+    # by agent and tool
+    permits: Mapping[tuple[int, int], tuple[PermitSpec, ...]] = field(default_factory=dict)
 
     @cached_property
     def policy(self) -> Rules:
@@ -64,7 +66,8 @@ class Snapshot:
         return self.agents.get(token.agent)
 
     def endpoint_of_record(self, slug: str) -> EndpointSpec | None:
-        """The endpoint that a recorded call came through; ``RUNS`` for inner calls, None if it is gone."""
+        """The endpoint that a recorded call came through; ``RUNS`` for inner calls, None if it is
+        gone."""
         return RUNS if slug == RUNS.slug else self.endpoints.get(slug)
 
     def paying(self, payers: Collection[str]) -> tuple[AgentSpec | EndpointSpec, ...]:
@@ -74,5 +77,7 @@ class Snapshot:
 
     def workspace_for(self, directory: str) -> WorkspaceSpec | None:
         """The workspace with the longest directory that holds ``directory`` (an absolute path)."""
-        inside = (w for w in self.workspaces if f"{directory}/".startswith(f"{w.directory.rstrip('/')}/"))
+        inside = (
+            w for w in self.workspaces if f"{directory}/".startswith(f"{w.directory.rstrip('/')}/")
+        )
         return max(inside, key=lambda w: len(w.directory), default=None)

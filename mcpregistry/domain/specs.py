@@ -1,4 +1,5 @@
-"""What is configured, as immutable values: the parts that a ``Snapshot`` consists of, and that a policy may look at.
+"""What is configured, as immutable values: the parts that a ``Snapshot`` consists of, and that a
+policy may look at.
 
 Times are seconds since the epoch. Nothing in them is secret.
 """
@@ -16,7 +17,8 @@ from mcpregistry.domain.kinds import TOOL, arguments_schema, spelled
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """A server as the hot path needs it; times in seconds. ``available`` is false after repeated failed checks."""
+    """A server as the hot path needs it; times in seconds. ``available`` is false after repeated
+    failed checks."""
 
     id: int
     slug: str
@@ -37,10 +39,12 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool, or a prompt (``kind``), with its approved definition (``data``: the fields that a model can see).
+    """A tool, or a prompt (``kind``), with its approved definition (``data``: the fields that a
+    model can see).
 
-    ``read_only`` to ``open_world`` are what an operator has confirmed of its behaviour; None: nothing. Sources other
-    than downstream servers give their tools negative ids, so that no rule about a tool means them.
+    ``read_only`` to ``open_world`` are what an operator has confirmed of its behaviour; None:
+    nothing. Sources other than downstream servers give their tools negative ids, so that no rule
+    about a tool means them.
     """
 
     id: int
@@ -56,7 +60,8 @@ class ToolSpec:
     instructions: str = ""  # what its server tells every model, as it was approved with this tool
     cost: int = 0  # of one call, in hundred-millionths of a US dollar, as an operator estimates it
     kind: str = TOOL
-    never: frozenset[str] = frozenset()  # its server's resources that are switched off: it makes none of them readable
+    # its server's resources that are switched off: it makes none of them readable
+    never: frozenset[str] = frozenset()
     ruled: Mapping[str, int] = field(
         default_factory=dict
     )  # its server's fixed resources that a rule is about: their keys, by URI
@@ -77,7 +82,8 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrantSpec:
-    """A grant of one server, or of one tool or prompt; ``pins`` are the arguments that must have these values.
+    """A grant of one server, or of one tool or prompt; ``pins`` are the arguments that must have
+    these values.
 
     ``kind``: of a server all that is of this kind; empty: everything.
     """
@@ -91,13 +97,16 @@ class GrantSpec:
 
 
 class Grants(tuple[GrantSpec, ...]):
-    """Somebody's grants, of which there may be thousands: those about one tool are found without looking at the others."""
+    """Somebody's grants, of which there may be thousands: those about one tool are found without
+    looking at the others."""
 
     @cached_property
     def _by_subject(self) -> Mapping[tuple[int | None, int | None], list[GrantSpec]]:
         found: dict[tuple[int | None, int | None], list[GrantSpec]] = {}
         for grant in self:
-            subject = (None, grant.tool_id) if grant.tool_id is not None else (grant.server_id, None)
+            subject = (
+                (None, grant.tool_id) if grant.tool_id is not None else (grant.server_id, None)
+            )
             found.setdefault(subject, []).append(grant)
         return found
 
@@ -109,10 +118,12 @@ class Grants(tuple[GrantSpec, ...]):
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None: as its hosts bear.
+    """An enabled agent with its grants. ``calls_per_minute`` None: no limit; ``hold_seconds`` None:
+    as its hosts bear.
 
     ``energy_pool``: the key of the pool that its calls are charged to; None: they cost nothing.
-    ``budgets``: what the budgets count that it has (``domain.budgets.Unit``); whoever has none asks no book.
+    ``budgets``: what the budgets count that it has (``domain.budgets.Unit``); whoever has none asks
+    no book.
     """
 
     id: int
@@ -140,9 +151,11 @@ class TokenSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectSpec:
-    """The configuration file of a directory, as it is reported to hosts (``models.ProjectFile``). ``content``: its hash.
+    """The configuration file of a directory, as it is reported to hosts (``models.ProjectFile``).
+    ``content``: its hash.
 
-    ``summary``: a line for each server, without secrets. ``is_confirmed``: a person has confirmed exactly this content.
+    ``summary``: a line for each server, without secrets. ``is_confirmed``: a person has confirmed
+    exactly this content.
     """
 
     id: int
@@ -158,7 +171,8 @@ class ProjectSpec:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """An enabled endpoint. ``lists_only``: a tool needs a grant of the endpoint as well as one of the agent.
+    """An enabled endpoint. ``lists_only``: a tool needs a grant of the endpoint as well as one of
+    the agent.
 
     ``budgets``: as those of an agent; they bear what comes by this endpoint.
     """
@@ -184,11 +198,18 @@ class EndpointSpec:
         return of_endpoint(self.slug)
 
 
-# What runs of expert tools see: everything that their agent is granted. No host can ask for it by name.
+# What runs of expert tools see: everything that their agent is granted. No host can ask for it by
+# name.
 RUNS = EndpointSpec(
-    slug="(runs)", title="Runs of expert tools", instructions="", naming_style="double", description_style="none",
-    lists_only=False, hide_unavailable=False, grants=(),
-)  # fmt: skip
+    slug="(runs)",
+    title="Runs of expert tools",
+    instructions="",
+    naming_style="double",
+    description_style="none",
+    lists_only=False,
+    hide_unavailable=False,
+    grants=(),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""The arithmetic of usage: what calls of an hour come to, how such sums are added up, and what percentiles they give.
+"""The arithmetic of usage: what calls of an hour come to, how such sums are added up, and what
+percentiles they give.
 
-How long calls took is kept as counts in buckets that grow by the square root of 2. Counts can be added up over hours, tools
-and agents, which percentiles cannot; what is said of them is at most 19 % off (``ERROR``), from 2 ms to 25 minutes.
+How long calls took is kept as counts in buckets that grow by the square root of 2. Counts can be
+added up over hours, tools and agents, which percentiles cannot; what is said of them is at most 19
+% off (``ERROR``), from 2 ms to 25 minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ DAY = timedelta(days=1)
 BUCKETS = 40
 EXPERTS = "expert"  # in the place of a server, in the record of a call to an expert tool
 ERROR = 2**0.25 - 1
-_SHORTEST = 2.0  # milliseconds: the first bucket holds all up to it, the last all beyond its lower bound
+# milliseconds: the first bucket holds all up to it, the last all beyond its lower bound
+_SHORTEST = 2.0
 _REFUSED = TERMINAL - {State.SUCCEEDED, *FAILED}
 _MOST_KEYS = 5_000
 _MOST_SHAPES = 200
@@ -50,7 +53,8 @@ def bucket_of(milliseconds: float) -> int:
 
 
 def percentile_of(took: Sequence[int], percent: int) -> float | None:
-    """Milliseconds that ``percent`` of the calls stay below, from their buckets; None without calls.
+    """Milliseconds that ``percent`` of the calls stay below, from their buckets; None without
+    calls.
 
     It is the middle of the bucket that ``figures.percentile`` of the same calls lies in.
     """
@@ -71,8 +75,8 @@ class Key(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What usage needs of one call. ``asked``: people were asked about it, so its time is theirs. ``cost``: in
-    hundred-millionths of a dollar, None where nothing is known."""
+    """What usage needs of one call. ``asked``: people were asked about it, so its time is theirs.
+    ``cost``: in hundred-millionths of a dollar, None where nothing is known."""
 
     call: str
     key: Key
@@ -89,7 +93,8 @@ class Fact(NamedTuple):
 
 
 class Tally(msgspec.Struct, array_like=True, gc=False):
-    """A sum over calls. Pages read thousands of them, as arrays. ``codes``: failures by their code; ``took``: calls that nobody was asked about, by bucket."""
+    """A sum over calls. Pages read thousands of them, as arrays. ``codes``: failures by their code;
+    ``took``: calls that nobody was asked about, by bucket."""
 
     calls: int = 0
     errors: int = 0
@@ -98,7 +103,8 @@ class Tally(msgspec.Struct, array_like=True, gc=False):
     size: int = 0
     cost: int | None = None
     last: datetime | None = None
-    codes: dict[str, int] = msgspec.field(default_factory=dict)  # no Counter: thousands are made for a page, and read
+    # no Counter: thousands are made for a page, and read
+    codes: dict[str, int] = msgspec.field(default_factory=dict)
     took: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
 
     @property
@@ -214,8 +220,8 @@ class Alike:
 
 
 class Totals(NamedTuple):
-    """A whole hour. ``unsettled``: calls of it that have no end yet, or one that was only supposed, or whose cost is still
-    to come: they may still change."""
+    """A whole hour. ``unsettled``: calls of it that have no end yet, or one that was only supposed,
+    or whose cost is still to come: they may still change."""
 
     calls: int
     errors: int
@@ -238,7 +244,9 @@ def tallied(facts: Iterable[Fact]) -> Tallied:
     unsettled = 0
     for fact in facts:
         by_key.setdefault(fact.key, Tally()).count(fact)
-        unsettled += fact.state not in TERMINAL or (fact.state == State.UNKNOWN and fact.code == SUPPOSED)
+        unsettled += fact.state not in TERMINAL or (
+            fact.state == State.UNKNOWN and fact.code == SUPPOSED
+        )
         if fact.state in FAILED:
             _count_alike(alike, fact)
     errors = sum(each.errors for each in by_key.values())
@@ -247,7 +255,9 @@ def tallied(facts: Iterable[Fact]) -> Tallied:
 
 
 def _count_alike(alike: dict[ShapeKey, Alike], fact: Fact) -> None:
-    text = Failure(fact.call, fact.key.server, fact.key.tool, fact.code, fact.reason, fact.words, fact.at).text
+    text = Failure(
+        fact.call, fact.key.server, fact.key.tool, fact.code, fact.reason, fact.words, fact.at
+    ).text
     key = ShapeKey(fact.key.server, fact.key.tool, fact.code or fact.state, shape(text))
     one = Alike(1, fact.at, fact.at, [Example(fact.at, fact.call)])
     if key in alike:
@@ -257,7 +267,8 @@ def _count_alike(alike: dict[ShapeKey, Alike], fact: Fact) -> None:
 
 
 def _bounded(by_key: dict[Key, Tally]) -> dict[Key, Tally]:
-    """The busiest by themselves, the rest of each agent at a server together, without their tool."""
+    """The busiest by themselves, the rest of each agent at a server together, without their
+    tool."""
     ordered = sorted(by_key.items(), key=lambda item: (-item[1].calls, item[0]))
     kept = dict(ordered[:_MOST_KEYS])
     for key, tally in ordered[_MOST_KEYS:]:
@@ -273,7 +284,8 @@ def _most(alike: dict[ShapeKey, Alike]) -> dict[ShapeKey, Alike]:
 def spans(
     since: datetime, until: datetime, days: Iterable[datetime]
 ) -> tuple[list[datetime], list[tuple[datetime, datetime]]]:
-    """Which of the ``days`` that were added up lie whole in [since, until), and the hours around them as (from, to)."""
+    """Which of the ``days`` that were added up lie whole in [since, until), and the hours around
+    them as (from, to)."""
     whole = sorted(day for day in days if day >= since and day + DAY <= until)
     around: list[tuple[datetime, datetime]] = []
     begins = since

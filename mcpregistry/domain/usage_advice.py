@@ -1,6 +1,8 @@
-"""What a tool's own figures advise: grown slower, much slower than its server's others, large results, one error often.
+"""What a tool's own figures advise: grown slower, much slower than its server's others, large
+results, one error often.
 
-Only where there are calls enough to mean something, and only where the difference is beyond what the buckets blur.
+Only where there are calls enough to mean something, and only where the difference is beyond what
+the buckets blur.
 """
 
 from __future__ import annotations
@@ -10,10 +12,14 @@ from dataclasses import dataclass
 from mcpregistry.domain.usage import Tally
 
 ENOUGH = 30  # calls that nobody was asked about
-_SLOWER, _NOTICED = 2.0, 200.0  # times as long as before, and milliseconds more
+# times as long as before, and milliseconds more
+_SLOWER = 2.0
+_NOTICED = 200.0
 _MUCH_SLOWER = 5.0  # than the others of its server
 _LARGE = 20_000  # characters of a result, about 5,000 tokens
-_OFTEN, _SHARE = 10, 0.2  # failures with one code, and of all calls
+# failures with one code, and of all calls
+_OFTEN = 10
+_SHARE = 0.2
 FEWEST = min(ENOUGH, _OFTEN)  # calls of which anything is said at all
 
 
@@ -27,15 +33,22 @@ class Advice:
 
 
 def advice(tally: Tally, *, before: Tally, others: Tally) -> list[Advice]:
-    """``before``: the same tool in the period before; ``others``: how long the other tools of its server took, now."""
-    found = (_grown_slower(tally, before), _slowest(tally, others), _large(tally), _one_error(tally))
+    """``before``: the same tool in the period before; ``others``: how long the other tools of its
+    server took, now."""
+    found = (
+        _grown_slower(tally, before),
+        _slowest(tally, others),
+        _large(tally),
+        _one_error(tally),
+    )
     return [each for each in found if each is not None]
 
 
 def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
     if tally.timed < ENOUGH or before.timed < ENOUGH:
         return None
-    now, then = tally.p95 or 0.0, before.p95 or 0.0
+    now = tally.p95 or 0.0
+    then = before.p95 or 0.0
     if now < _SLOWER * then or now - then < _NOTICED:
         return None
     words = (
@@ -43,18 +56,25 @@ def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
         f"({tally.timed:,} and {before.timed:,} calls)."
     )
     return Advice(
-        "grown slower", words, "Check whether the server, its upstream service or the arguments have changed."
+        "grown slower",
+        words,
+        "Check whether the server, its upstream service or the arguments have changed.",
     )
 
 
 def _slowest(tally: Tally, others: Tally) -> Advice | None:
     if tally.timed < ENOUGH or others.timed < ENOUGH:
         return None
-    now, theirs = tally.p50 or 0.0, others.p50 or 0.0
+    now = tally.p50 or 0.0
+    theirs = others.p50 or 0.0
     if now < _MUCH_SLOWER * theirs or now - theirs < _NOTICED:
         return None
     words = f"Its median call took {_said(now)}. The median of the server's other tools is {_said(theirs)}."
-    return Advice("slower than its server's others", words, "Request less data in each call, or call it as a task.")
+    return Advice(
+        "slower than its server's others",
+        words,
+        "Request less data in each call, or call it as a task.",
+    )
 
 
 def _large(tally: Tally) -> Advice | None:
@@ -65,7 +85,11 @@ def _large(tally: Tally) -> Advice | None:
         f"An average result has {each:,.0f} characters, which is about {each / 4:,.0f} tokens for a model "
         f"({tally.sent:,} calls)."
     )
-    return Advice("large results", words, "Request less with arguments, or let an expert tool summarize the results.")
+    return Advice(
+        "large results",
+        words,
+        "Request less with arguments, or let an expert tool summarize the results.",
+    )
 
 
 def _one_error(tally: Tally) -> Advice | None:

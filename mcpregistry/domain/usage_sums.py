@@ -1,4 +1,5 @@
-"""Sums of usage that are worked out ahead: which there are, and how such sums are written as one value and read again."""
+"""Sums of usage that are worked out ahead: which there are, and how such sums are written as one
+value and read again."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ PARTS = {
 
 
 class Line(NamedTuple):
-    """One name in a period, and in the period before; None: not called. ``advice``: what that advises of a tool."""
+    """One name in a period, and in the period before; None: not called. ``advice``: what that
+    advises of a tool."""
 
     name: Name
     now: Tally | None
@@ -57,7 +59,8 @@ _decoder = msgspec.msgpack.Decoder(Lines)
 
 
 def packed(lines: Lines) -> str:
-    """As one value for a column of text: thousands of rows of fifty columns are read ten times as fast so."""
+    """As one value for a column of text: thousands of rows of fifty columns are read ten times as
+    fast so."""
     return base64.b64encode(zlib.compress(_encoder.encode(lines), 1)).decode()
 
 
@@ -90,11 +93,14 @@ def grouped(sums: Sums, places: tuple[int, ...]) -> Sums:
     same: dict[Name, list[Tally]] = {}
     for name, tally in sums.items():
         same.setdefault(tuple(name[place] for place in places), []).append(tally)
-    return {name: tallies[0] if len(tallies) == 1 else merged(tallies) for name, tallies in same.items()}
+    return {
+        name: tallies[0] if len(tallies) == 1 else merged(tallies) for name, tallies in same.items()
+    }
 
 
 def lines_of(now: Sums, before: Sums, *, advised: bool = False) -> Lines:
-    """Sums of a period beside those of the period before; ``advised``: of tools, with what their figures advise."""
+    """Sums of a period beside those of the period before; ``advised``: of tools, with what their
+    figures advise."""
     rows = [Line(name, now.get(name), before.get(name)) for name in {**now, **before}]
     if advised:
         beside = took_by_server(now)
@@ -107,12 +113,15 @@ def took_by_server(tools: Sums) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for (server, *_), tally in tools.items():
         if server:
-            found[server] = list(map(plus, found[server], tally.took)) if server in found else tally.took
+            found[server] = (
+                list(map(plus, found[server], tally.took)) if server in found else tally.took
+            )
     return found
 
 
 def advice_of(line: Line, beside: dict[str, list[int]]) -> list[Advice]:
-    """What the figures of a tool advise; ``beside``: as ``took_by_server`` says. Nothing of one with few calls."""
+    """What the figures of a tool advise; ``beside``: as ``took_by_server`` says. Nothing of one
+    with few calls."""
     if line.now is None or line.now.calls < FEWEST or line.name[0] not in beside:
         return []
     others = [whole - own for whole, own in zip(beside[line.name[0]], line.now.took, strict=True)]

@@ -1,4 +1,5 @@
-"""Folders that programs of others have filled: looked through and removed without recursion, however deep they are."""
+"""Folders that programs of others have filled: looked through and removed without recursion,
+however deep they are."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def entries_below(root: str, *, skip_unreadable: bool = False) -> Iterator[Entry
 def remove(root: str) -> None:
     """Remove a folder with everything in it, a file or a link; none is no error. Raises OSError.
 
-    Folders in folders are moved up first, so no path becomes long, and no more than one folder is open at a time.
+    Folders in folders are moved up first, so no path becomes long, and no more than one folder is
+    open at a time.
     """
     if os.path.islink(root) or os.path.isfile(root):
         os.unlink(root)
@@ -66,7 +68,8 @@ def remove(root: str) -> None:
     if not os.path.isdir(root):
         return
     os.chmod(root, 0o700)
-    moved_name, moved = secrets.token_hex(8), 0
+    moved_name = secrets.token_hex(8)
+    moved = 0
     while names := os.listdir(root):
         for path in (os.path.join(root, name) for name in names):
             if not _is_real_folder(path):

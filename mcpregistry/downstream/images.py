@@ -1,7 +1,9 @@
-"""Asks an image's registry which digest a tag has now, believing nothing: sizes, times and redirects are bounded.
+"""Asks an image's registry which digest a tag has now, believing nothing: sizes, times and
+redirects are bounded.
 
-Source: OCI Distribution Specification 1.1, ``HEAD /v2/<name>/manifests/<reference>``, and Docker's token authentication:
-what is public is read with a token that anybody gets. Of an image for several kinds of machines it is the index's digest.
+Source: OCI Distribution Specification 1.1, ``HEAD /v2/<name>/manifests/<reference>``, and Docker's
+token authentication: what is public is read with a token that anybody gets. Of an image for several
+kinds of machines it is the index's digest.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import json
 import re
 from urllib.parse import urlencode, urlsplit
 
-from mcpregistry.domain.errors import AuthFailed, DownstreamError, NotFound, OutboundRefused, ProtocolError, TimedOut
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    DownstreamError,
+    NotFound,
+    OutboundRefused,
+    ProtocolError,
+    TimedOut,
+)
 from mcpregistry.domain.registry.containers import Image
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.http_client import once
@@ -20,7 +29,8 @@ from mcpregistry.downstream.http_client.once import Answer
 
 SECONDS = 8.0
 MOST_BYTES = 4 * 1024 * 1024  # of a manifest, by the specification
-_CONNECT_SECONDS, _MOST_TOKEN_BYTES = 4.0, 64 * 1024
+_CONNECT_SECONDS = 4.0
+_MOST_TOKEN_BYTES = 64 * 1024
 _REMEDY = "Run `docker buildx imagetools inspect IMAGE`, and enter the digest that it shows."
 _KINDS = ", ".join(
     (
@@ -35,18 +45,25 @@ _TOLD = re.compile(r'(realm|service|scope)="([^"]{0,500})"')
 
 
 async def digest_of(image: Image, networks: tuple[str, ...]) -> str:
-    """The digest of the image's tag at this moment. ``networks``: private ones in which its registry may lie.
+    """The digest of the image's tag at this moment. ``networks``: private ones in which its
+    registry may lie.
 
     Raises DownstreamError (OutboundRefused for a private address) and NotFound, with a remedy.
     """
     try:
         async with asyncio.timeout(SECONDS):
-            return await _found(f"{image.base_url}/v2/{image.path}/manifests/{image.tag}", image, networks)
+            return await _found(
+                f"{image.base_url}/v2/{image.path}/manifests/{image.tag}", image, networks
+            )
     except OutboundRefused as error:
         remedy = "If you trust it, add its network to the allowed networks of the MCP registry that lists the image."
-        raise OutboundRefused(f"The container registry is not contacted: {error.message}", remedy=remedy) from error
+        raise OutboundRefused(
+            f"The container registry is not contacted: {error.message}", remedy=remedy
+        ) from error
     except TimeoutError as error:
-        raise TimedOut(f"The container registry did not answer within {SECONDS:g} s.", remedy=_REMEDY) from error
+        raise TimedOut(
+            f"The container registry did not answer within {SECONDS:g} s.", remedy=_REMEDY
+        ) from error
 
 
 async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
@@ -62,7 +79,9 @@ async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
         _check(answer, image)
         digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     if not _DIGEST.fullmatch(digest):
-        raise ProtocolError("The container registry did not return a SHA-256 digest.", remedy=_REMEDY)
+        raise ProtocolError(
+            "The container registry did not return a SHA-256 digest.", remedy=_REMEDY
+        )
     return digest
 
 
@@ -72,7 +91,9 @@ async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str
     realm = told.get("realm", "")
     if not challenge.lower().startswith("bearer ") or urlsplit(realm).scheme not in image.schemes:
         raise AuthFailed("The container registry requires a password.", remedy=_REMEDY)
-    query = {"scope": f"repository:{image.path}:pull"} | ({"service": told["service"]} if "service" in told else {})
+    query = {"scope": f"repository:{image.path}:pull"} | (
+        {"service": told["service"]} if "service" in told else {}
+    )
     url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
     answer = await _asked("GET", url, {"Accept": "application/json"}, networks, _MOST_TOKEN_BYTES)
     try:
@@ -80,14 +101,27 @@ async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str
         token = read.get("token") or read["access_token"]
     except (ValueError, RecursionError, KeyError, AttributeError) as error:
         raise AuthFailed("The container registry requires an account.", remedy=_REMEDY) from error
-    if not isinstance(token, str) or len(token) > 16_000 or not token.isascii() or not token.isprintable():
+    if (
+        not isinstance(token, str)
+        or len(token) > 16_000
+        or not token.isascii()
+        or not token.isprintable()
+    ):
         raise ProtocolError("The container registry returned an invalid token.", remedy=_REMEDY)
     return token
 
 
-async def _asked(method: str, url: str, headers: dict[str, str], networks: tuple[str, ...], most: int = 0) -> Answer:
+async def _asked(
+    method: str, url: str, headers: dict[str, str], networks: tuple[str, ...], most: int = 0
+) -> Answer:
     return await once.request(
-        method, url, None, headers, networks=networks, connect_seconds=_CONNECT_SECONDS, answer_bytes=most
+        method,
+        url,
+        None,
+        headers,
+        networks=networks,
+        connect_seconds=_CONNECT_SECONDS,
+        answer_bytes=most,
     )
 
 

@@ -26,7 +26,8 @@ from mcpregistry.downstream.repairs import repair_answer
 
 MAX_DEPTH = 128
 MAX_NAME = 256
-MAX_URI = 490  # of a fixed resource or a template; with its kind in front it is a name in the record (500)
+# of a fixed resource or a template; with its kind in front it is a name in the record (500)
+MAX_URI = 490
 SCHEMA_BYTES = 256 * 1024
 
 
@@ -48,8 +49,11 @@ def _inside(value: object) -> list[object]:
     return []
 
 
-def check_result(result: dict[str, Any], limits: Limits, kind: str = TOOL, name: str = "") -> dict[str, Any]:
-    """Return the result of a call of ``name`` (a read: its URI) if it is within bounds, as hosts can read it.
+def check_result(
+    result: dict[str, Any], limits: Limits, kind: str = TOOL, name: str = ""
+) -> dict[str, Any]:
+    """Return the result of a call of ``name`` (a read: its URI) if it is within bounds, as hosts
+    can read it.
 
     Raises ResourceLimit, or ProtocolError for what no host could read.
     """
@@ -73,16 +77,24 @@ def check_depth(result: dict[str, Any]) -> dict[str, Any]:
 
 def too_deep() -> ResourceLimit:
     """The error for JSON that nests too deeply."""
-    return ResourceLimit(f"The answer is nested more than {MAX_DEPTH} levels deep.", remedy="Request less.", sent=True)
+    return ResourceLimit(
+        f"The answer is nested more than {MAX_DEPTH} levels deep.",
+        remedy="Request less.",
+        sent=True,
+    )
 
 
 def check_tools(
-    listed: list[Any], beyond: int, limits: Limits, unusable: Callable[[Mapping[str, Any]], str] = lambda tool: ""
+    listed: list[Any],
+    beyond: int,
+    limits: Limits,
+    unusable: Callable[[Mapping[str, Any]], str] = lambda tool: "",
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Usable tools, repaired, and a sentence for each that is left out, and for those ``beyond`` what is taken;
-    ``unusable`` gives further reasons.
+    """Usable tools, repaired, and a sentence for each that is left out, and for those ``beyond``
+    what is taken; ``unusable`` gives further reasons.
     """
-    tools, problems = [], []
+    tools = []
+    problems = []
     for raw in listed:
         try:
             tool = check_tool(raw, limits)
@@ -96,25 +108,33 @@ def check_tools(
     return tools, [*problems, *_too_many(beyond, limits)]
 
 
-def check_others(kind: str, listed: list[Any], beyond: int, limits: Limits) -> tuple[list[dict[str, Any]], list[str]]:
+def check_others(
+    kind: str, listed: list[Any], beyond: int, limits: Limits
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The same of prompts, resources and templates."""
-    found, problems = [], []
+    found = []
+    problems = []
     check = check_prompt if kind == PROMPT else partial(_bounded, kind)
     for raw in listed:
         try:
             found.append(check(raw, limits))
         except (ResourceLimit, ProtocolError) as error:
             problems.append(error.message)
-    return found, [*problems, *(f"{kind.capitalize()}s: {said}" for said in _too_many(beyond, limits))]
+    return found, [
+        *problems,
+        *(f"{kind.capitalize()}s: {said}" for said in _too_many(beyond, limits)),
+    ]
 
 
 def limit_bytes(
     listed: Mapping[str, list[dict[str, Any]]], instructions: str, limits: Limits
 ) -> tuple[dict[str, tuple[dict[str, Any], ...]], list[str]]:
-    """Definitions, by kind, that fit into the server's limit together, and a sentence for each kind with some left out.
+    """Definitions, by kind, that fit into the server's limit together, and a sentence for each kind
+    with some left out.
 
-    Tools come first, with the server's instructions, which are part of each. If there is not enough room, the first by
-    name are kept, whatever order the server lists them in, so that the same ones are kept every time.
+    Tools come first, with the server's instructions, which are part of each. If there is not enough
+    room, the first by name are kept, whatever order the server lists them in, so that the same ones
+    are kept every time.
     """
     kept: dict[str, tuple[dict[str, Any], ...]] = {}
     problems: list[str] = []
@@ -138,7 +158,8 @@ def limit_bytes(
 def _first_by_name(
     kind: str, items: list[dict[str, Any]], sizes: list[int], left: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """The items that fit, in their order, and the room that is left: none for what comes after the first that does not fit."""
+    """The items that fit, in their order, and the room that is left: none for what comes after the
+    first that does not fit."""
     by_name = sorted(range(len(items)), key=lambda place: str(items[place][KINDS[kind].identity]))
     fitting: set[int] = set()
     for place in by_name:
@@ -168,7 +189,8 @@ def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
 
 
 def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
-    """One listed prompt within bounds, whose arguments have names. Raises ResourceLimit or ProtocolError."""
+    """One listed prompt within bounds, whose arguments have names. Raises ResourceLimit or
+    ProtocolError."""
     found = _bounded(PROMPT, prompt, limits)
     arguments = found.get("arguments")
     if type(arguments) is list:
@@ -178,26 +200,42 @@ def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
     else:
         listed = [arguments]
     if not all(isinstance(each, dict) and type(each.get("name")) is str for each in listed):
-        raise ProtocolError(f"The arguments of prompt {found['name']} are not a list of objects with a name.")
+        raise ProtocolError(
+            f"The arguments of prompt {found['name']} are not a list of objects with a name."
+        )
     return found
 
 
 def _bounded(what: str, item: object, limits: Limits) -> dict[str, Any]:
-    key, most = KINDS[what].identity, MAX_NAME if what in (TOOL, PROMPT) else MAX_URI
-    if type(item) is not dict or type(name := item.get(key)) is not str or not 0 < len(name) <= most:
-        raise ProtocolError(f"The server lists a {what} without a valid {key} (1 to {most} characters).")
+    key = KINDS[what].identity
+    most = MAX_NAME if what in (TOOL, PROMPT) else MAX_URI
+    if (
+        type(item) is not dict
+        or type(name := item.get(key)) is not str
+        or not 0 < len(name) <= most
+    ):
+        raise ProtocolError(
+            f"The server lists a {what} without a valid {key} (1 to {most} characters)."
+        )
     description = item.get("description")
     if isinstance(description, str) and len(description.encode()) > limits.max_description:
-        raise ResourceLimit(f"The description of {what} {name} is larger than {limits.max_description:,} bytes.")
+        raise ResourceLimit(
+            f"The description of {what} {name} is larger than {limits.max_description:,} bytes."
+        )
     if exceeds_depth(item):
-        raise ResourceLimit(f"The definition of {what} {name} is nested more than {MAX_DEPTH} levels deep.")
+        raise ResourceLimit(
+            f"The definition of {what} {name} is nested more than {MAX_DEPTH} levels deep."
+        )
     if len(msgspec.json.encode(item)) > SCHEMA_BYTES + limits.max_description:
-        raise ResourceLimit(f"The definition of {what} {name} is larger than {SCHEMA_BYTES:,} bytes.")
+        raise ResourceLimit(
+            f"The definition of {what} {name} is larger than {SCHEMA_BYTES:,} bytes."
+        )
     return item
 
 
 def check_instructions(instructions: str, limits: Limits) -> None:
-    """A server's instructions within bounds: they become part of every definition of it. Raises ResourceLimit."""
+    """A server's instructions within bounds: they become part of every definition of it. Raises
+    ResourceLimit."""
     if len(instructions.encode(errors="replace")) > limits.max_description:
         raise ResourceLimit(
             f"The server's instructions are larger than {limits.max_description:,} bytes.",
@@ -206,7 +244,8 @@ def check_instructions(instructions: str, limits: Limits) -> None:
 
 
 def repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Early servers said ``parameters`` for ``inputSchema``; some say nothing, which means no arguments."""
+    """Early servers said ``parameters`` for ``inputSchema``; some say nothing, which means no
+    arguments."""
     if type(tool.get("inputSchema")) is dict:
         return tool
     rest = {key: value for key, value in tool.items() if key not in ("parameters", "inputSchema")}
@@ -215,14 +254,16 @@ def repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
-    """The stored argument bytes as one line, ready to be spliced in. Raises ProtocolError (nothing sent)."""
+    """The stored argument bytes as one line, ready to be spliced in. Raises ProtocolError (nothing
+    sent)."""
     try:
         _decode_object(arguments_json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(
             "The arguments are not a valid JSON object.", remedy=error_texts.use("an object", "{}")
         ) from error
-    if b"\n" in arguments_json or b"\r" in arguments_json:  # only ever between tokens: strings escape them
+    # only ever between tokens: strings escape them
+    if b"\n" in arguments_json or b"\r" in arguments_json:
         arguments_json = arguments_json.replace(b"\n", b" ").replace(b"\r", b" ")
     return msgspec.Raw(arguments_json)
 
@@ -237,7 +278,8 @@ def public_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         key: value
         for key, value in meta.items()
-        if key not in ("progressToken", "progress_token") and not key.startswith("io.modelcontextprotocol/")
+        if key not in ("progressToken", "progress_token")
+        and not key.startswith("io.modelcontextprotocol/")
     }
 
 

@@ -1,4 +1,5 @@
-"""Asks an MCP registry for its list, page by page, believing nothing: sizes, times, pages and redirects are bounded.
+"""Asks an MCP registry for its list, page by page, believing nothing: sizes, times, pages and
+redirects are bounded.
 
 Source: MCP Registry API v0.1, ``GET /v0.1/servers``.
 """
@@ -40,27 +41,44 @@ class Page:
 
 
 async def page(
-    base_url: str, query: Mapping[str, str], networks: tuple[str, ...], seconds: float = SECONDS, token: str = ""
+    base_url: str,
+    query: Mapping[str, str],
+    networks: tuple[str, ...],
+    seconds: float = SECONDS,
+    token: str = "",
 ) -> Page:
-    """Ask for one page, with the registry's own token. No redirect is followed, so it goes nowhere else.
+    """Ask for one page, with the registry's own token. No redirect is followed, so it goes nowhere
+    else.
 
     Raises DownstreamError (OutboundRefused for a private address) with a remedy.
     """
-    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    headers = {"Accept": "application/json"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
     url = f"{base_url}/v0.1/servers?{urlencode(query)}"
     try:
         async with asyncio.timeout(seconds):
             answer = await once.request(
-                "GET", url, None, headers, networks=networks,
-                connect_seconds=_CONNECT_SECONDS, answer_bytes=MOST_BYTES,
-            )  # fmt: skip
+                "GET",
+                url,
+                None,
+                headers,
+                networks=networks,
+                connect_seconds=_CONNECT_SECONDS,
+                answer_bytes=MOST_BYTES,
+            )
     except OutboundRefused as error:
-        raise OutboundRefused("The registry's IP address is private or reserved.", remedy=_MINE) from error
+        raise OutboundRefused(
+            "The registry's IP address is private or reserved.", remedy=_MINE
+        ) from error
     except TimeoutError as error:
-        raise TimedOut(f"The registry did not answer within {seconds:g} s.", remedy="Try again later.") from error
+        raise TimedOut(
+            f"The registry did not answer within {seconds:g} s.", remedy="Try again later."
+        ) from error
     except ResourceLimit as error:
         raise ResourceLimit(
-            "A page of the registry is larger than 4 MiB.", remedy="Contact the registry's maintainer."
+            "A page of the registry is larger than 4 MiB.",
+            remedy="Contact the registry's maintainer.",
         ) from error
     if answer.status != 200:
         raise _refusal(answer.status)
@@ -79,21 +97,34 @@ def _refusal(status: int) -> DownstreamError:
             remedy="Enter a valid token on the registry's page.",
         )
     if status == 429:
-        return ProtocolError("The registry received too many requests (HTTP 429).", remedy="Try again in an hour.")
+        return ProtocolError(
+            "The registry received too many requests (HTTP 429).", remedy="Try again in an hour."
+        )
     return ProtocolError(f"The registry answered HTTP {status}.", remedy=_REMEDY)
 
 
 def _read(body: bytes) -> Page:
     try:
         read = json.loads(body)
-        entries, metadata = read["servers"], read.get("metadata") or {}
+        entries = read["servers"]
+        metadata = read.get("metadata") or {}
         cursor = metadata.get("nextCursor") or ""
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError("The registry's answer is not a list of servers.", remedy=_REMEDY) from error
-    if not isinstance(entries, list) or not isinstance(cursor, str) or len(cursor) > _LONGEST_CURSOR:
+        raise ProtocolError(
+            "The registry's answer is not a list of servers.", remedy=_REMEDY
+        ) from error
+    if (
+        not isinstance(entries, list)
+        or not isinstance(cursor, str)
+        or len(cursor) > _LONGEST_CURSOR
+    ):
         raise ProtocolError("The registry's answer is not a list of servers.", remedy=_REMEDY)
     if len(entries) > MOST_ENTRIES:
-        raise ResourceLimit(f"The registry returned more than {MOST_ENTRIES} entries on one page.", remedy=_REMEDY)
+        raise ResourceLimit(
+            f"The registry returned more than {MOST_ENTRIES} entries on one page.", remedy=_REMEDY
+        )
     if cursor and not entries:
-        raise ProtocolError("The registry returned an empty page that is not the last one.", remedy=_REMEDY)
+        raise ProtocolError(
+            "The registry returned an empty page that is not the last one.", remedy=_REMEDY
+        )
     return Page(entries, cursor)

@@ -1,9 +1,10 @@
 """Make answers of servers readable for every host, where what they say can mean one thing only.
 
-Hosts on the official clients check each answer against the schema of the protocol and throw away all of it for one
-member of the wrong type. So an answer that does not follow the schema is rewritten: members of the wrong type that are
-optional are left out, and a part that is no content of any known type becomes text with its JSON. Nothing is left out
-of what the server said. An answer that does follow the schema is passed on as the very same object.
+Hosts on the official clients check each answer against the schema of the protocol and throw away
+all of it for one member of the wrong type. So an answer that does not follow the schema is
+rewritten: members of the wrong type that are optional are left out, and a part that is no content
+of any known type becomes text with its JSON. Nothing is left out of what the server said. An answer
+that does follow the schema is passed on as the very same object.
 
 Source: MCP 2025-11-25 and 2026-07-28, ContentBlock, PromptMessage, ResourceContents.
 """
@@ -34,9 +35,11 @@ Part = dict[str, Any]
 
 
 def repair_answer(result: Part, kind: str, name: str) -> Part:
-    """Return the result of a call of this kind as hosts can read it; ``name`` is the URI of what was read.
+    """Return the result of a call of this kind as hosts can read it; ``name`` is the URI of what
+    was read.
 
-    Raises ProtocolError for an answer to a prompt or a read that holds nothing that a host could read.
+    Raises ProtocolError for an answer to a prompt or a read that holds nothing that a host could
+    read.
     """
     if result.get("resultType", "complete") != "complete":
         return result
@@ -60,7 +63,8 @@ def repair_result(result: Part) -> Part:
 
 
 def repair_part(part: object) -> Part:
-    """Return one part of a tool's content or of a prompt's message as a content block of the protocol."""
+    """Return one part of a tool's content or of a prompt's message as a content block of the
+    protocol."""
     if not isinstance(part, dict):
         return _to_text(part)
     kind = part.get("type")
@@ -82,17 +86,23 @@ def _repair_content(result: Part) -> list[Part]:
 
 def _repair_prompt(result: Part) -> Part:
     messages = result.get("messages")
-    if all(map(_is_plain_message, messages if type(messages) is list else [messages])) and type(messages) is list:
+    if (
+        all(map(_is_plain_message, messages if type(messages) is list else [messages]))
+        and type(messages) is list
+    ):
         return result
     listed = messages if type(messages) is list else [messages]
     return {**result, "messages": [each for message in listed for each in _repair_message(message)]}
 
 
 def _repair_message(message: object) -> list[Part]:
-    """Return the message, or one for each part where a server has put several into one. Raises ProtocolError."""
+    """Return the message, or one for each part where a server has put several into one. Raises
+    ProtocolError."""
     role = message.get("role", "user") if isinstance(message, dict) else "user"
     if role not in ("user", "assistant"):
-        raise _unreadable(f"one of its messages has the role {role!r} instead of 'user' or 'assistant'")
+        raise _unreadable(
+            f"one of its messages has the role {role!r} instead of 'user' or 'assistant'"
+        )
     content = message.get("content") if isinstance(message, dict) else message
     if content is None:
         raise _unreadable("one of its messages has no content")
@@ -112,7 +122,8 @@ def _repair_read(result: Part, uri: str) -> Part:
 
 
 def _repair_resource(content: object, uri: str) -> Part:
-    """Return what was read as one text or one blob with the URI it was asked by where it names none."""
+    """Return what was read as one text or one blob with the URI it was asked by where it names
+    none."""
     if not isinstance(content, dict):
         return {"uri": uri, "text": _to_text(content)["text"]}
     if isinstance(content.get("resource"), dict):
@@ -139,8 +150,10 @@ def _repair_text(part: Part) -> Part:
 
 
 def _repair_media(part: Part) -> Part:
-    """Give an image or a sound plain Base64 and its type, whatever else the server has put into its place."""
-    data, mime = part.get("data"), part.get("mimeType", part.get("mediaType", part.get("mime_type")))
+    """Give an image or a sound plain Base64 and its type, whatever else the server has put into its
+    place."""
+    data = part.get("data")
+    mime = part.get("mimeType", part.get("mediaType", part.get("mime_type")))
     if not isinstance(data, str):
         return _to_text(part)
     if data.startswith("data:") and "," in data:
@@ -150,7 +163,9 @@ def _repair_media(part: Part) -> Part:
         return _repair_link({"type": "resource_link", "uri": data, "mimeType": mime})
     if "-" in data or "_" in data:
         data = data.translate(_TO_STANDARD)
-    mime = (part.get("type") == "image" and _sniff(data)) or (mime if isinstance(mime, str) and mime else UNKNOWN_TYPE)
+    mime = (part.get("type") == "image" and _sniff(data)) or (
+        mime if isinstance(mime, str) and mime else UNKNOWN_TYPE
+    )
     if data == part["data"] and mime == part.get("mimeType"):
         return part
     return {**_without(part, "mediaType", "mime_type"), "data": data, "mimeType": mime}
@@ -182,7 +197,11 @@ def _repair_embedded(part: Part) -> Part:
     if not isinstance(resource, dict) or not isinstance(resource.get("uri"), str):
         said = resource.get("text") if isinstance(resource, dict) else None
         return _to_text(said if isinstance(said, str) else part)
-    return part if _is_plain_resource(resource) else {**part, "resource": _repair_resource(resource, resource["uri"])}
+    return (
+        part
+        if _is_plain_resource(resource)
+        else {**part, "resource": _repair_resource(resource, resource["uri"])}
+    )
 
 
 _PARTS: Mapping[str, Callable[[Part], Part]] = {
@@ -195,7 +214,12 @@ _PARTS: Mapping[str, Callable[[Part], Part]] = {
 
 
 def _is_plain_text(part: object) -> bool:
-    return type(part) is dict and len(part) == 2 and part.get("type") == "text" and type(part.get("text")) is str
+    return (
+        type(part) is dict
+        and len(part) == 2
+        and part.get("type") == "text"
+        and type(part.get("text")) is str
+    )
 
 
 def _is_plain_message(message: object) -> bool:
@@ -210,11 +234,16 @@ def _is_plain_resource(content: object) -> bool:
     if type(content) is not dict or type(content.get("uri")) is not str:
         return False
     held = [content[key] for key in ("text", "blob") if key in content]
-    return bool(held) and all(type(each) is str for each in held) and drop_misfits(content) is content
+    return (
+        bool(held) and all(type(each) is str for each in held) and drop_misfits(content) is content
+    )
 
 
 def _to_text(value: object) -> Part:
-    return {"type": "text", "text": value if isinstance(value, str) else msgspec.json.encode(value).decode()}
+    return {
+        "type": "text",
+        "text": value if isinstance(value, str) else msgspec.json.encode(value).decode(),
+    }
 
 
 def _without(part: Part, *keys: str) -> Part:

@@ -28,7 +28,8 @@ class LoopThread:
         self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run on the loop and wait. Raises TimeoutError after ``timeout`` seconds; the work is cancelled."""
+        """Run on the loop and wait. Raises TimeoutError after ``timeout`` seconds; the work is
+        cancelled."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout)

@@ -32,20 +32,28 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
     """The result object for ``tools/call``. Raises MCPError -32602 for an unknown tool.
 
     ``typed``: the tool was listed with an output schema. Hosts hold a result's structured content
-    against it, the TypeScript SDK's that of an error as well, and lose what does not fit. So our own
-    words for such a tool are an error in text alone, which every host shows.
+    against it, the TypeScript SDK's that of an error as well, and lose what does not fit. So our
+    own words for such a tool are an error in text alone, which every host shows.
     """
     if outcome.error_code == "NOT_FOUND" and outcome.result is None:
         raise MCPError(t.INVALID_PARAMS, outcome.message)
-    for_programs = {URL_ELICITATION_REQUIRED} if legacy else {URL_ELICITATION_REQUIRED, CAPABILITY_MISSING}
+    for_programs = (
+        {URL_ELICITATION_REQUIRED} if legacy else {URL_ELICITATION_REQUIRED, CAPABILITY_MISSING}
+    )
     if outcome.rpc_code in for_programs and isinstance(
         outcome.rpc_data, dict
     ):  # a program can act on it, a model cannot
         raise MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)
     if outcome.result is not None:
         result = outcome.result if typed else _edit_in_both(outcome.result)
-        return _passed_through(noted(result, late=outcome.late, energy=outcome.energy), legacy=legacy)
-    own = _own_words(outcome) if outcome.ticket is None or outcome.state in TERMINAL else _not_yet(outcome)
+        return _passed_through(
+            noted(result, late=outcome.late, energy=outcome.energy), legacy=legacy
+        )
+    own = (
+        _own_words(outcome)
+        if outcome.ticket is None or outcome.state in TERMINAL
+        else _not_yet(outcome)
+    )
     if typed:
         del own["structuredContent"]
         own["isError"] = True
@@ -53,8 +61,9 @@ def tool_result(outcome: CallOutcome, *, legacy: bool, typed: bool = False) -> d
 
 
 def prompt_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
-    """The result object for ``prompts/get``. It has no room for words of ours, so a refusal, or that people are still
-    asked, is raised as an MCPError: hosts show its message to the person who chose the prompt.
+    """The result object for ``prompts/get``. It has no room for words of ours, so a refusal, or
+    that people are still asked, is raised as an MCPError: hosts show its message to the person who
+    chose the prompt.
     """
     if outcome.result is not None:
         result = noted(outcome.result, late=outcome.late, energy=outcome.energy)
@@ -63,15 +72,20 @@ def prompt_result(outcome: CallOutcome, *, legacy: bool) -> dict[str, Any]:
 
 
 def resource_result(outcome: CallOutcome, uri: str, *, legacy: bool) -> dict[str, Any]:
-    """The same for ``resources/read``; ``uri`` is what the host asked for, and what it finds in the answer."""
+    """The same for ``resources/read``; ``uri`` is what the host asked for, and what it finds in the
+    answer."""
     if outcome.error_code == "NOT_FOUND" and outcome.result is None:
-        raise MCPError(_NO_RESOURCE if legacy else t.INVALID_PARAMS, "Resource not found", {"uri": uri})
+        raise MCPError(
+            _NO_RESOURCE if legacy else t.INVALID_PARAMS, "Resource not found", {"uri": uri}
+        )
     if outcome.result is None:
         raise _error(outcome, RESOURCE)
     result = noted(outcome.result, late=outcome.late, energy=outcome.energy)
     answer = _checked(result, "contents", _is_content, legacy=legacy)
     _, own = own_uri(uri)
-    answer["contents"] = [part | {"uri": uri} if part["uri"] == own else part for part in answer["contents"]]
+    answer["contents"] = [
+        part | {"uri": uri} if part["uri"] == own else part for part in answer["contents"]
+    ]
     return answer
 
 
@@ -79,14 +93,16 @@ def _error(outcome: CallOutcome, kind: str) -> MCPError:
     if outcome.error_code in {"NOT_FOUND", "ARGUMENTS_INVALID"}:
         return MCPError(t.INVALID_PARAMS, f"{outcome.message} {outcome.remedy}".strip())
     if outcome.rpc_code:
-        return MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)  # the server's own words
+        # the server's own words
+        return MCPError(outcome.rpc_code, outcome.message, outcome.rpc_data)
     pending = outcome.ticket is not None and outcome.state not in TERMINAL
     said = _not_yet(outcome, kind) if pending else _own_words(outcome)
     return MCPError(t.INTERNAL_ERROR, said["content"][0]["text"], said["structuredContent"])
 
 
 def noted(result: dict[str, Any], *, energy: Charged | None, late: bool = False) -> dict[str, Any]:
-    """For programs: what the record says of this call is not what is answered here, for the moment; what it has cost.
+    """For programs: what the record says of this call is not what is answered here, for the moment;
+    what it has cost.
 
     Only we say that, so what a server claims under our keys is taken away.
     """
@@ -96,7 +112,9 @@ def noted(result: dict[str, Any], *, energy: Charged | None, late: bool = False)
     theirs = meta if isinstance(meta, dict) else {}
     if not ours and ENERGY_KEY not in theirs:
         return result
-    return result | {"_meta": {key: value for key, value in theirs.items() if key != ENERGY_KEY} | ours}
+    return result | {
+        "_meta": {key: value for key, value in theirs.items() if key != ENERGY_KEY} | ours
+    }
 
 
 def energy_told(charged: Charged) -> dict[str, float]:
@@ -105,18 +123,21 @@ def energy_told(charged: Charged) -> dict[str, float]:
 
 
 def _edit_in_both(result: dict[str, Any]) -> dict[str, Any]:
-    """What an approver changed stands in the text; a model that is shown the structure alone must read it too.
+    """What an approver changed stands in the text; a model that is shown the structure alone must
+    read it too.
 
     Only where the tool promises no form of it: there a stranger's key would cost the whole result.
     """
-    meta, said = result.get("_meta"), result.get("structuredContent")
+    meta = result.get("_meta")
+    said = result.get("structuredContent")
     if not isinstance(meta, dict) or META_KEY not in meta or not isinstance(said, dict):
         return result
     return {**result, "structuredContent": {META_KEY: result["content"][0]["text"], **said}}
 
 
 def _not_yet(outcome: CallOutcome, kind: str = TOOL) -> dict[str, Any]:
-    """ "Pending". No error: models take an error for a reason to try another way, which is what must not happen."""
+    """ "Pending". No error: models take an error for a reason to try another way, which is what
+    must not happen."""
     ticket = outcome.ticket
     assert ticket is not None
     said = status_of(ticket, ticket.state, kind)
@@ -124,7 +145,9 @@ def _not_yet(outcome: CallOutcome, kind: str = TOOL) -> dict[str, Any]:
 
 
 def _own_words(outcome: CallOutcome) -> dict[str, Any]:
-    text = f"{headline(outcome.state, outcome.error_code)}: {outcome.message} {outcome.remedy}".strip()
+    text = (
+        f"{headline(outcome.state, outcome.error_code)}: {outcome.message} {outcome.remedy}".strip()
+    )
     said = {
         "error": outcome.error_code,
         "message": outcome.message,
@@ -144,7 +167,9 @@ def _passed_through(result: dict[str, Any], *, legacy: bool) -> dict[str, Any]:
     return _checked(result, "content", _is_part, legacy=legacy)
 
 
-def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, legacy: bool) -> dict[str, Any]:
+def _checked(
+    result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, legacy: bool
+) -> dict[str, Any]:
     answer = {"resultType": "complete", key: []} | result
     if not isinstance(answer[key], list) or not all(map(fits, answer[key])):
         raise MCPError(
@@ -154,7 +179,9 @@ def _checked(result: dict[str, Any], key: str, fits: Callable[[Any], bool], *, l
         )
     meta = answer.get("_meta")
     if isinstance(meta, dict):
-        answer["_meta"] = {key: value for key, value in meta.items() if key != t.SERVER_INFO_META_KEY}
+        answer["_meta"] = {
+            key: value for key, value in meta.items() if key != t.SERVER_INFO_META_KEY
+        }
     else:
         answer.pop("_meta", None)
     return _for_legacy(answer) if legacy else answer
@@ -166,17 +193,24 @@ def _is_part(part: Any) -> bool:
 
 def _is_content(part: Any) -> bool:
     held = (part.get("text"), part.get("blob")) if isinstance(part, dict) else ()
-    return isinstance(part, dict) and isinstance(part.get("uri"), str) and any(isinstance(each, str) for each in held)
+    return (
+        isinstance(part, dict)
+        and isinstance(part.get("uri"), str)
+        and any(isinstance(each, str) for each in held)
+    )
 
 
 def _is_message(message: Any) -> bool:
     return (
-        isinstance(message, dict) and message.get("role") in ("user", "assistant") and _is_part(message.get("content"))
+        isinstance(message, dict)
+        and message.get("role") in ("user", "assistant")
+        and _is_part(message.get("content"))
     )
 
 
 def _for_legacy(answer: dict[str, Any]) -> dict[str, Any]:
-    """Before 2026-07-28 structured content had to be an object; anything else fails the whole call."""
+    """Before 2026-07-28 structured content had to be an object; anything else fails the whole
+    call."""
     del answer["resultType"]
     if "structuredContent" in answer and not isinstance(answer["structuredContent"], dict):
         answer["structuredContent"] = {"result": answer["structuredContent"]}

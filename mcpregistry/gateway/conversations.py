@@ -1,4 +1,5 @@
-"""Which conversation a request belongs to: a header, the command line of ``runmcp`` or ``_meta`` may name it."""
+"""Which conversation a request belongs to: a header, the command line of ``runmcp`` or ``_meta``
+may name it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ META_KEY = "slipsnisse/conversation"  # ``stdio/preload.py`` knows it too
 
 
 def named_in(headers: list[tuple[bytes, bytes]], header: bytes = HEADER) -> str | None:
-    """What the header says; empty without one. None: it is there twice, and nobody can say which one counts."""
+    """What the header says; empty without one. None: it is there twice, and nobody can say which
+    one counts."""
     found = [value for name, value in headers if name == header]
     if len(found) > 1:
         return None
@@ -21,13 +23,15 @@ def named_in(headers: list[tuple[bytes, bytes]], header: bytes = HEADER) -> str 
 
 
 def conversation_of(caller: Caller, meta: Mapping[str, Any]) -> str:
-    """The id that the request names, empty if none. Raises ArgumentsInvalid for what is no id, and for two of them."""
+    """The id that the request names, empty if none. Raises ArgumentsInvalid for what is no id, and
+    for two of them."""
     if META_KEY not in meta:
         return caller.conversation
     named = meta[META_KEY]
     if not isinstance(named, str) or not named:
         raise ArgumentsInvalid(
-            f"_meta['{META_KEY}'] must be the id of a conversation.", remedy="Leave it out, or set it to such an id."
+            f"_meta['{META_KEY}'] must be the id of a conversation.",
+            remedy="Leave it out, or set it to such an id.",
         )
     if caller.conversation not in ("", named):
         raise ArgumentsInvalid(

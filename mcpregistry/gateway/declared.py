@@ -10,10 +10,17 @@ from mcp.server.context import HandlerResult
 from mcpregistry.domain.kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
 
 
-def introduction(result: HandlerResult, features: frozenset[str], instructions: str) -> dict[str, Any]:
-    """The SDK's answer to ``initialize`` or ``server/discover``, with the endpoint's instructions and features."""
+def introduction(
+    result: HandlerResult, features: frozenset[str], instructions: str
+) -> dict[str, Any]:
+    """The SDK's answer to ``initialize`` or ``server/discover``, with the endpoint's instructions
+    and features."""
     assert result is not None
-    said = result if isinstance(result, dict) else result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    said = (
+        result
+        if isinstance(result, dict)
+        else result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    )
     said["capabilities"] = without_missing(said.get("capabilities") or {}, features)
     return said | ({"instructions": instructions} if instructions else {})
 
@@ -21,7 +28,9 @@ def introduction(result: HandlerResult, features: frozenset[str], instructions: 
 def without_missing(capabilities: Mapping[str, Any], features: frozenset[str]) -> dict[str, Any]:
     """What we declare, without what no server has that the caller sees."""
     said = {
-        name: value for name, value in capabilities.items() if name not in (COMPLETIONS, LOGGING) or name in features
+        name: value
+        for name, value in capabilities.items()
+        if name not in (COMPLETIONS, LOGGING) or name in features
     }
     if isinstance(resources := said.get("resources"), dict):
         said["resources"] = resources | {"subscribe": SUBSCRIPTIONS in features}

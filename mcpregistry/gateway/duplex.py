@@ -1,4 +1,5 @@
-"""A connection that carries whole messages both ways (a pipe, HTTP+SSE, a WebSocket), as the SDK's pair of streams."""
+"""A connection that carries whole messages both ways (a pipe, HTTP+SSE, a WebSocket), as the SDK's
+pair of streams."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp import types as t
 from mcp.shared.message import MessageMetadata, SessionMessage
 
-from mcpregistry.gateway.jsonrpc import explain_cut, in_thread_if_large, objection, too_deep, with_valid_text
+from mcpregistry.gateway.jsonrpc import (
+    explain_cut,
+    in_thread_if_large,
+    objection,
+    too_deep,
+    with_valid_text,
+)
 
 Say = Callable[[bytes], Awaitable[None]]
 Spoken = Callable[[t.JSONRPCMessage], bytes | None]
@@ -23,13 +30,17 @@ Refuse = Callable[[t.JSONRPCMessage], "dict[str, Any] | None"]
 
 
 class Backlog:
-    """Messages that were made for a host and wait until it has read the ones before. It is full from ``most_messages`` or
-    ``most_bytes`` on; then nothing more of the host is taken. ``on_flood`` is called beyond ``flood`` bytes.
+    """Messages that were made for a host and wait until it has read the ones before. It is full
+    from ``most_messages`` or ``most_bytes`` on; then nothing more of the host is taken.
+    ``on_flood`` is called beyond ``flood`` bytes.
     """
 
-    def __init__(self, most_messages: int, most_bytes: int, flood: int, on_flood: Callable[[], None]) -> None:
+    def __init__(
+        self, most_messages: int, most_bytes: int, flood: int, on_flood: Callable[[], None]
+    ) -> None:
         self._most = (most_messages, most_bytes)
-        self._flood, self._on_flood = flood, on_flood
+        self._flood = flood
+        self._on_flood = on_flood
         self.messages = 0
         self.bytes = 0
         self._news = asyncio.Event()
@@ -68,8 +79,12 @@ class _Encoded(SessionMessage):
 class _Counting:
     """The server's write stream, whose waiting messages are counted."""
 
-    def __init__(self, stream: MemoryObjectSendStream[SessionMessage], spoken: Spoken, backlog: Backlog) -> None:
-        self._stream, self._spoken, self._backlog = stream, spoken, backlog
+    def __init__(
+        self, stream: MemoryObjectSendStream[SessionMessage], spoken: Spoken, backlog: Backlog
+    ) -> None:
+        self._stream = stream
+        self._spoken = spoken
+        self._backlog = backlog
 
     async def send(self, item: SessionMessage, /) -> None:
         data = self._spoken(item.message)
@@ -97,12 +112,13 @@ async def streams(
     metadata: MessageMetadata = None,
     backlog: Backlog | None = None,
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """``heard`` yields what the host sends, until it leaves; ``say`` sends one message to it and returns when it is sent.
+    """``heard`` yields what the host sends, until it leaves; ``say`` sends one message to it and
+    returns when it is sent.
 
-    ``spoken`` turns a message of the server into bytes, or None for one that the host does not get. ``refused`` sees
-    every message of the host and may have an answer to it that the server is not asked for. ``saying`` sees every message of the
-    server just before it is sent. ``backlog`` counts what waits to be sent; nothing more of the host is taken
-    while it is full.
+    ``spoken`` turns a message of the server into bytes, or None for one that the host does not get.
+    ``refused`` sees every message of the host and may have an answer to it that the server is not
+    asked for. ``saying`` sees every message of the server just before it is sent. ``backlog``
+    counts what waits to be sent; nothing more of the host is taken while it is full.
     """
 
     spoken = _explain_errors(spoken)
@@ -151,7 +167,8 @@ def _explain_errors(spoken: Spoken) -> Spoken:
 
 
 def _parsed(data: bytes) -> tuple[SessionMessage | None, dict[str, Any] | None]:
-    """The message, or what to say of it; neither for a host's answer with a result that is no object: nobody waits."""
+    """The message, or what to say of it; neither for a host's answer with a result that is no
+    object: nobody waits."""
     data = with_valid_text(data)
     if refusal := objection(data) or too_deep(data):
         return None, refusal

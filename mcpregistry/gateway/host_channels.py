@@ -1,7 +1,8 @@
-"""Hosts of the older era outside of their calls: on their connection, or on the stream of their session.
+"""Hosts of the older era outside of their calls: on their connection, or on the stream of their
+session.
 
-There they get log lines that a server sends while no call is out, word that a page is done with, and questions for their folders.
-A modern host can only be reached in the answers to its requests.
+There they get log lines that a server sends while no call is out, word that a page is done with,
+and questions for their folders. A modern host can only be reached in the answers to its requests.
 """
 
 from __future__ import annotations
@@ -29,22 +30,32 @@ Context = ServerRequestContext[Any, Any]
 # A session's id, a method and its params. The session's stream may be in another process.
 Relay = Callable[[str, str, dict[str, Any]], Awaitable[None]]
 
-# A session's id, a method and its params. Returns the host's answer, or None if the stream is not in another process.
+# A session's id, a method and its params. Returns the host's answer, or None if the stream is not
+# in another process.
 AskElsewhere = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
 
-ASK_SECONDS = 30.0  # for a host to answer outside of its calls; one that holds no stream open never does
+# for a host to answer outside of its calls; one that holds no stream open never does
+ASK_SECONDS = 30.0
 MOST_WAITING = 100  # notifications for one host that does not read
-COMPLETE, MESSAGE = "notifications/elicitation/complete", "notifications/message"
+COMPLETE = "notifications/elicitation/complete"
+MESSAGE = "notifications/message"
 
 
 class OlderHostChannel:
     """See ``domain.calls.forwarding.HostChannel``. One for each connection of a host."""
 
     def __init__(
-        self, connection: Connection, levels: Levels, relay: Relay | None, ask_elsewhere: AskElsewhere | None = None
+        self,
+        connection: Connection,
+        levels: Levels,
+        relay: Relay | None,
+        ask_elsewhere: AskElsewhere | None = None,
     ) -> None:
-        self._ref, self._session_id = ref(connection), connection.session_id
-        self._levels, self._relay, self._ask_elsewhere = levels, relay, ask_elsewhere
+        self._ref = ref(connection)
+        self._session_id = connection.session_id
+        self._levels = levels
+        self._relay = relay
+        self._ask_elsewhere = ask_elsewhere
         self._lines: dict[str, Lines] = {}
         self._flushing: set[str] = set()  # servers whose lines are on their way
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,7 +83,8 @@ class OlderHostChannel:
             self._spawn(self._flush(server, lines))
 
     def complete(self, elicitation_id: str) -> None:
-        """Send ``notifications/elicitation/complete``. A host that does not read its stream does not get all of them."""
+        """Send ``notifications/elicitation/complete``. A host that does not read its stream does
+        not get all of them."""
         if len(self._tasks) >= MOST_WAITING:
             log.info("host.does_not_read", method=COMPLETE)
             return
@@ -100,7 +112,8 @@ class OlderHostChannel:
 
 
 async def ask_on(connection: Connection, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the host's answer to a question on this connection, or on the stream of its session here. Raises Unanswered."""
+    """Return the host's answer to a question on this connection, or on the stream of its session
+    here. Raises Unanswered."""
     try:
         return await connection.send_raw_request(method, dict(params), {"timeout": ASK_SECONDS})
     except MCPError as error:
@@ -123,8 +136,11 @@ class HostChannels:
         """The host of this request with its channel, if it is of the older era."""
         if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return host
-        # The SDK offers no public way to the connection; the pinned version is held to this by a test.
-        return replace(host, forwarding=replace(host.forwarding, channel=self.of(ctx.session._connection)))
+        # The SDK offers no public way to the connection; the pinned version is held to this by a
+        # test.
+        return replace(
+            host, forwarding=replace(host.forwarding, channel=self.of(ctx.session._connection))
+        )
 
     def of(self, connection: Connection) -> OlderHostChannel:
         """The channel of the host of the older era on this connection."""

@@ -20,7 +20,8 @@ LEFT_KEY = "slipsnisse.left"  # in an HTTP scope: an asyncio.Event, set when the
 
 
 ELSEWHERE_KEY = (
-    "slipsnisse.elsewhere"  # in an HTTP scope: a list for the address of the process that must answer the request
+    # in an HTTP scope: a list for the address of the process that must answer the request
+    "slipsnisse.elsewhere"
 )
 SESSION_KEY = "slipsnisse/session"  # in ``_meta``, beside the header
 SESSION_HEADER = b"slipsnisse-session"
@@ -29,22 +30,28 @@ _LONGEST_SESSION = 200
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An agent on an endpoint. What it sees and may do follows from these two alone; a conversation can only narrow it."""
+    """An agent on an endpoint. What it sees and may do follows from these two alone; a conversation
+    can only narrow it."""
 
     agent: str
     endpoint: str
     origin: str  # "http" or "stdio"
-    conversation: str = ""  # the id that the request's header, or the command line of ``runmcp``, names
-    session: str = ""  # what the request's header calls the session of a host that has none by its protocol
+    # the id that the request's header, or the command line of ``runmcp``, names
+    conversation: str = ""
+    # what the request's header calls the session of a host that has none by its protocol
+    session: str = ""
 
     @property
     def user(self) -> AuthenticatedUser:
         """For the SDK, which lets a legacy session be used only by the principal that opened it."""
-        return AuthenticatedUser(AccessToken(token="", client_id=f"{self.agent}@{self.endpoint}", scopes=[]))
+        return AuthenticatedUser(
+            AccessToken(token="", client_id=f"{self.agent}@{self.endpoint}", scopes=[])
+        )
 
 
 def bearer(headers: list[tuple[bytes, bytes]]) -> str | None:
-    """The bearer token of a request, or None. Two Authorization headers are none: which one counts?"""
+    """The bearer token of a request, or None. Two Authorization headers are none: which one
+    counts?"""
     found = [value for name, value in headers if name == b"authorization"]
     if len(found) != 1 or found[0][:7].lower() != b"bearer ":
         return None
@@ -60,8 +67,11 @@ def caller_of(ctx: ServerRequestContext[Any, Any], default: Caller | None) -> Ca
 
 
 def tell_elsewhere(ctx: ServerRequestContext[Any, Any], address: str) -> None:
-    """Tell the HTTP door that another process must answer this request. What this process answers is then dropped."""
-    elsewhere: list[str] | None = ctx.request.scope.get(ELSEWHERE_KEY) if ctx.request is not None else None
+    """Tell the HTTP door that another process must answer this request. What this process answers
+    is then dropped."""
+    elsewhere: list[str] | None = (
+        ctx.request.scope.get(ELSEWHERE_KEY) if ctx.request is not None else None
+    )
     if elsewhere is not None and address:
         elsewhere.append(address)
 
@@ -77,12 +87,15 @@ def own_session(ctx: ServerRequestContext[Any, Any]) -> str | None:
     return lasting or ctx.session._connection.session_id
 
 
-def session_of(caller: Caller, meta: Mapping[str, Any], conversation: str = "", own: str | None = None) -> str:
-    """What the host's session is called among those of its agent. Raises ArgumentsInvalid for what is no name.
+def session_of(
+    caller: Caller, meta: Mapping[str, Any], conversation: str = "", own: str | None = None
+) -> str:
+    """What the host's session is called among those of its agent. Raises ArgumentsInvalid for what
+    is no name.
 
-    ``own``: the id of its MCP session, which only the older era has over HTTP. A host without one may name its session, in
-    a header or ``_meta``; else the conversation is its session, or else all its requests to the endpoint are. Over stdio the
-    process is the session.
+    ``own``: the id of its MCP session, which only the older era has over HTTP. A host without one
+    may name its session, in a header or ``_meta``; else the conversation is its session, or else
+    all its requests to the endpoint are. Over stdio the process is the session.
     """
     if caller.origin == "stdio":
         return STDIO

@@ -1,7 +1,8 @@
-"""What is no JSON-RPC message of MCP, said as JSON-RPC says it; for both doors, in front of the SDK.
+"""What is no JSON-RPC message of MCP, said as JSON-RPC says it; for both doors, in front of the
+SDK.
 
-The SDK takes a request whose id is null for a notification and keeps silent, so that its host waits for ever; it
-answers a batch with the words of its validator, and on a pipe neither with anything.
+The SDK takes a request whose id is null for a notification and keeps silent, so that its host waits
+for ever; it answers a batch with the words of its validator, and on a pipe neither with anything.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _Found = TypeVar("_Found")
 _LARGE = 64 * 1024  # bytes
 _HEAD = 512  # bytes in which the id of a broken message is looked for, at its start and at its end
 _ID = rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*"|-?\d{1,20})\s*'
-_ID_FIRST = re.compile(rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*' + _ID + rb"[,}]")
+_ID_FIRST = re.compile(
+    rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*' + _ID + rb"[,}]"
+)
 _ID_LAST = re.compile(rb"[,{]\s*" + _ID + rb"\}\s*\Z")
 _SAFE_LEVELS = 200  # of the SDK's parser
 MOST_SAID = 200  # characters of an error's own words
@@ -38,7 +41,8 @@ _TOO_DEEP = "The message is nested too deeply."
 
 
 async def in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
-    """Return what ``look`` finds in a message. A thread looks through a large one, so that the loop is not blocked."""
+    """Return what ``look`` finds in a message. A thread looks through a large one, so that the loop
+    is not blocked."""
     return await to_thread.run_sync(look, data) if len(data) > _LARGE else look(data)
 
 
@@ -51,7 +55,8 @@ def encoded(message: dict[str, Any]) -> bytes:
 
 
 def with_valid_text(data: bytes) -> bytes:
-    """The same bytes; if they are JSON but for characters that are not Unicode, with those replaced."""
+    """The same bytes; if they are JSON but for characters that are not Unicode, with those
+    replaced."""
     try:
         msgspec.json.decode(data)
     except RecursionError:
@@ -69,8 +74,13 @@ def with_valid_text(data: bytes) -> bytes:
 
 
 def salvage_id(data: bytes) -> int | str | None:
-    """The id of a request that cannot be parsed, so that its host does not wait for ever; None if it cannot be found."""
-    found = (_ID_FIRST.match(data[:_HEAD]) or _ID_LAST.search(data[-_HEAD:])) if b'"method"' in data else None
+    """The id of a request that cannot be parsed, so that its host does not wait for ever; None if
+    it cannot be found."""
+    found = (
+        (_ID_FIRST.match(data[:_HEAD]) or _ID_LAST.search(data[-_HEAD:]))
+        if b'"method"' in data
+        else None
+    )
     try:
         known = msgspec.json.decode(found[1]) if found else None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
@@ -81,7 +91,8 @@ def salvage_id(data: bytes) -> int | str | None:
 def explain_cut(error: ErrorData) -> ErrorData:
     """Say of a request that was cut off that it may have run.
 
-    The SDK answers it with "Connection closed" when this process stops, which sounds as if nothing had happened.
+    The SDK answers it with "Connection closed" when this process stops, which sounds as if nothing
+    had happened.
     """
     is_cut = (error.code, error.message) == (CONNECTION_CLOSED, "Connection closed")
     return error.model_copy(update={"message": CUT_OFF}) if is_cut else error
@@ -94,11 +105,21 @@ def objection(data: bytes) -> dict[str, Any] | None:
     except RecursionError:
         return error_to(salvage_id(data), PARSE_ERROR, _TOO_DEEP)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        return error_to(salvage_id(data), PARSE_ERROR, f"The message is not valid JSON: {str(error)[:MOST_SAID]}")
+        return error_to(
+            salvage_id(data),
+            PARSE_ERROR,
+            f"The message is not valid JSON: {str(error)[:MOST_SAID]}",
+        )
     if isinstance(message, list):
-        return error_to(None, INVALID_REQUEST, "MCP has no batches since 2025-06-18. Send each message on its own.")
+        return error_to(
+            None,
+            INVALID_REQUEST,
+            "MCP has no batches since 2025-06-18. Send each message on its own.",
+        )
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        return error_to(None, INVALID_REQUEST, 'This is not a JSON-RPC message: "jsonrpc": "2.0" is missing.')
+        return error_to(
+            None, INVALID_REQUEST, 'This is not a JSON-RPC message: "jsonrpc": "2.0" is missing.'
+        )
     return _objection_to(message) or _repeated_key(message, data)
 
 
@@ -106,15 +127,23 @@ def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
     known = message["id"] if "id" in message and type(message["id"]) in (int, str) else None
     if "method" not in message:
         answers = known is not None and ("result" in message or "error" in message)
-        return None if answers else error_to(known, INVALID_REQUEST, "The message is neither a request nor an answer.")
+        return (
+            None
+            if answers
+            else error_to(known, INVALID_REQUEST, "The message is neither a request nor an answer.")
+        )
     if not isinstance(message["method"], str):
         return error_to(known, INVALID_REQUEST, "The method must be a string.")
     if "id" in message and known is None:
-        return error_to(None, INVALID_REQUEST, "The id of a request must be a string or a whole number.")
+        return error_to(
+            None, INVALID_REQUEST, "The id of a request must be a string or a whole number."
+        )
     if not isinstance(message.get("params", {}), dict):
         return error_to(known, INVALID_REQUEST, "The parameters must be an object.")
     if known is not None and not _has_valid_progress_token(message):
-        return error_to(known, INVALID_PARAMS, "The progressToken must be a string or a whole number.")
+        return error_to(
+            known, INVALID_PARAMS, "The progressToken must be a string or a whole number."
+        )
     return None
 
 
@@ -137,8 +166,9 @@ def _repeated_key(message: dict[str, Any], data: bytes) -> dict[str, Any] | None
 
 
 def too_deep(data: bytes) -> dict[str, Any] | None:
-    """The error for a message with more levels than the SDK's parser bears, wherever that one reads it (all but the
-    modern era over HTTP); ours bears more. It would keep silent on a pipe, and show its validator's words over HTTP."""
+    """The error for a message with more levels than the SDK's parser bears, wherever that one reads
+    it (all but the modern era over HTTP); ours bears more. It would keep silent on a pipe, and show
+    its validator's words over HTTP."""
     if data.count(b"[") + data.count(b"{") < _SAFE_LEVELS:
         return None
     try:
@@ -154,17 +184,22 @@ def error_to(request_id: int | str | None, code: int, message: str) -> dict[str,
 
 
 def unserved(version: str, data: bytes) -> dict[str, Any] | None:
-    """The error for a request whose version nobody serves and which only the header names; None for all others.
+    """The error for a request whose version nobody serves and which only the header names; None for
+    all others.
 
-    The SDK would ask it for the envelope of a version that its host does not speak. One that has the envelope is the
-    SDK's: it compares the two first.
+    The SDK would ask it for the envelope of a version that its host does not speak. One that has
+    the envelope is the SDK's: it compares the two first.
     """
     if not version or version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     rejection = unsupported_protocol_version_rejection(version)
     message = msgspec.json.decode(data) if rejection else {}
     meta = message.get("params", {}).get("_meta")
-    if rejection is None or "id" not in message or (isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta):
+    if (
+        rejection is None
+        or "id" not in message
+        or (isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta)
+    ):
         return None
     refusal = error_to(message["id"], rejection.code, rejection.message)
     refusal["error"]["data"] = rejection.data

@@ -1,7 +1,8 @@
-"""Serves ``subscriptions/listen`` (MCP 2026-07-28): a stream of changed lists and changed resources.
+"""Serves ``subscriptions/listen`` (MCP 2026-07-28): a stream of changed lists and changed
+resources.
 
-Unlike the SDK's handler, it keeps each change only once while a host does not read. So what waits is bounded by what the host has
-asked for, and no stream has to be ended because too much waits.
+Unlike the SDK's handler, it keeps each change only once while a host does not read. So what waits
+is bounded by what the host has asked for, and no stream has to be ended because too much waits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from mcp import types as t
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import SubscriptionBus
 from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY, ServerEvent, event_matches, event_to_notification
+from mcp.shared.subscriptions import (
+    SUBSCRIPTION_ID_META_KEY,
+    ServerEvent,
+    event_matches,
+    event_to_notification,
+)
 
 MOST_STREAMS = 1024  # of one bus
 
@@ -35,7 +41,8 @@ class _Pending:
         self._news.set()
 
     async def take(self) -> ServerEvent | None:
-        """Return the next event when there is one, or None when all were taken and the stream is to end."""
+        """Return the next event when there is one, or None when all were taken and the stream is to
+        end."""
         while not self._events:
             if self._is_closed:
                 return None
@@ -56,7 +63,8 @@ class ListenStreams:
     async def serve(
         self, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams
     ) -> t.SubscriptionsListenResult:
-        """Serve one stream until its host leaves (which cancels this) or ``close``. Raises MCPError."""
+        """Serve one stream until its host leaves (which cancels this) or ``close``. Raises
+        MCPError."""
         if ctx.request_id is None:
             raise MCPError(t.INVALID_REQUEST, "subscriptions/listen requires a request id.")
         if len(self._streams) >= MOST_STREAMS:
@@ -76,7 +84,9 @@ class ListenStreams:
         unsubscribe = self._bus.subscribe(add_if_wanted)
         self._streams.add(pending)
         try:
-            acknowledged = t.SubscriptionsAcknowledgedNotificationParams(notifications=wanted, _meta=meta)
+            acknowledged = t.SubscriptionsAcknowledgedNotificationParams(
+                notifications=wanted, _meta=meta
+            )
             await send(t.SubscriptionsAcknowledgedNotification(params=acknowledged))
             while (event := await pending.take()) is not None:
                 await send(event_to_notification(event, meta))
@@ -92,10 +102,13 @@ class ListenStreams:
 
 
 def _honoured(asked: t.SubscriptionFilter) -> t.SubscriptionFilter:
-    """Return the filter for the acknowledgement: the filter of the host without its false and empty members."""
+    """Return the filter for the acknowledgement: the filter of the host without its false and empty
+    members."""
     return t.SubscriptionFilter(
         tools_list_changed=asked.tools_list_changed or None,
         prompts_list_changed=asked.prompts_list_changed or None,
         resources_list_changed=asked.resources_list_changed or None,
-        resource_subscriptions=list(asked.resource_subscriptions) if asked.resource_subscriptions else None,
+        resource_subscriptions=list(asked.resource_subscriptions)
+        if asked.resource_subscriptions
+        else None,
     )

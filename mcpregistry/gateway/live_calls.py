@@ -1,9 +1,11 @@
-"""Calls of modern hosts that wait, out at a server of the older era, for the host's answer to the server's question.
+"""Calls of modern hosts that wait, out at a server of the older era, for the host's answer to the
+server's question.
 
-The server asks on its connection and waits; the host (MCP 2026-07-28) is answered ``input_required`` and brings the answer
-with its call repeated. Between the two the call goes on in a task of its own here: one call, one record. A host that does
-not come back within ``PATIENCE`` has not answered; what its call comes to is in the record all the same. The waiting call
-lives in this process: another one passes the answer on to it (``http/elsewhere.py``).
+The server asks on its connection and waits; the host (MCP 2026-07-28) is answered
+``input_required`` and brings the answer with its call repeated. Between the two the call goes on in
+a task of its own here: one call, one record. A host that does not come back within ``PATIENCE`` has
+not answered; what its call comes to is in the record all the same. The waiting call lives in this
+process: another one passes the answer on to it (``http/elsewhere.py``).
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ class LiveCall:
         self._task: asyncio.Task[CallOutcome]
 
     def hears(self, on_log: OnLog | None, on_progress: OnProgress | None) -> None:
-        """The request of the host that is here now: what the server says meanwhile goes with its answer."""
-        self._on_log, self._on_progress = on_log, on_progress
+        """The request of the host that is here now: what the server says meanwhile goes with its
+        answer."""
+        self._on_log = on_log
+        self._on_progress = on_progress
         while on_log is not None and self._lines:
             on_log(self._lines.popleft())
 
@@ -87,14 +91,15 @@ class LiveCall:
                 self._waiting.pop(self._nonce, None)
 
     async def run(self, work: Coroutine[Any, Any, CallOutcome]) -> CallOutcome:
-        """Make the call. Its end, or its first question as an outcome whose result is ``input_required``."""
+        """Make the call. Its end, or its first question as an outcome whose result is
+        ``input_required``."""
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(_retrieve)
         return await self._next()
 
     async def go_on(self, answers: Mapping[str, Any]) -> CallOutcome:
-        """With the host's answers: the end, or the next question. A question left out is not answered; one that came
-        since then has not been put to it yet.
+        """With the host's answers: the end, or the next question. A question left out is not
+        answered; one that came since then has not been put to it yet.
         """
         for key, (_, future) in list(self._asked.items()):
             answer = answers.get(key)
@@ -109,13 +114,16 @@ class LiveCall:
     async def _next(self) -> CallOutcome:
         while not self._task.done():
             self._news.clear()
-            if requests := {key: request for key, (request, future) in self._asked.items() if not future.done()}:
+            if requests := {
+                key: request for key, (request, future) in self._asked.items() if not future.done()
+            }:
                 return self._question(requests)
             await self._heard()
         return self._task.result()
 
     async def _heard(self) -> None:
-        """Until the call has ended or a question has come, which may be withdrawn by the time that we look."""
+        """Until the call has ended or a question has come, which may be withdrawn by the time that
+        we look."""
         news = asyncio.ensure_future(self._news.wait())
         try:
             await asyncio.wait({self._task, news}, return_when=asyncio.FIRST_COMPLETED)
@@ -132,7 +140,10 @@ class LiveCall:
         self._shown = set(requests)
         self._waiting[self._nonce] = self
         return CallOutcome(
-            "", State.DISPATCHED, {"resultType": "input_required", "inputRequests": requests}, live=self._nonce
+            "",
+            State.DISPATCHED,
+            {"resultType": "input_required", "inputRequests": requests},
+            live=self._nonce,
         )
 
 
@@ -143,8 +154,8 @@ class LiveCalls:
         self._waiting: dict[str, LiveCall] = {}
 
     def opened(self, request: CallRequest) -> tuple[CallRequest, LiveCall | None]:
-        """The request as its host can be asked during its call, and that call; None: it can bear no question, or not in
-        rounds.
+        """The request as its host can be asked during its call, and that call; None: it can bear no
+        question, or not in rounds.
         """
         host = request.host
         if not host.mrtr or not host.forwarding.questions:
@@ -160,8 +171,8 @@ class LiveCalls:
         return opened, call
 
     async def go_on(self, nonce: str, request: CallRequest, answers: object) -> CallOutcome:
-        """The call that waits under this nonce, which is good for once; it is heard by ``request`` from now on. Raises
-        MCPError -32602 if there is none.
+        """The call that waits under this nonce, which is good for once; it is heard by ``request``
+        from now on. Raises MCPError -32602 if there is none.
         """
         call = self._waiting.pop(nonce, None)
         if call is None:

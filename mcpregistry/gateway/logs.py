@@ -1,4 +1,5 @@
-"""Log lines of servers on their way to the host that has the call: by level, with the server's name, in order, bounded."""
+"""Log lines of servers on their way to the host that has the call: by level, with the server's
+name, in order, bounded."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Levels:
 
     async def set(self, ctx: Context, params: t.SetLevelRequestParams) -> t.EmptyResult:
         """The handler of ``logging/setLevel``."""
-        # The SDK offers no public way to the connection; the pinned version is held to this by a test.
+        # The SDK offers no public way to the connection; the pinned version is held to this by a
+        # test.
         connection = ctx.session._connection
         if connection.session_id is not None and self.keep is not None:
             await self.keep(connection.session_id, params.level)
@@ -44,7 +46,8 @@ class Levels:
         return t.EmptyResult()
 
     def remember(self, connection: Connection, level: str) -> None:
-        """What was set on another connection, or in another process, for the session of this one; empty: the usual."""
+        """What was set on another connection, or in another process, for the session of this one;
+        empty: the usual."""
         self._levels[connection] = level or USUAL
 
     def of(self, connection: Connection) -> str:
@@ -63,7 +66,8 @@ class Lines:
     """Call it with a line (``line_of``) from the event loop's thread."""
 
     def __init__(self, send: Send, server: str, level: str = USUAL) -> None:
-        self._send, self._server = send, server
+        self._send = send
+        self._server = server
         self.level = level
         self._waiting: deque[dict[str, Any]] = deque()
         self._left_out = 0
@@ -107,7 +111,8 @@ class Lines:
 
 @asynccontextmanager
 async def passing_lines(ctx: Context, level: str, server: str) -> AsyncIterator[Lines]:
-    """What was said inside has been sent when the block ends well, in the stream of the request's own answer."""
+    """What was said inside has been sent when the block ends well, in the stream of the request's
+    own answer."""
 
     async def send(line: dict[str, Any]) -> None:
         note = t.LoggingMessageNotification(params=t.LoggingMessageNotificationParams(**line))

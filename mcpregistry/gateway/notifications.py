@@ -62,9 +62,11 @@ class Changes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._audiences: dict[tuple[str, str], _Audience] = {}
-        self._own: dict[ListenStreams, tuple[str, str]] = {}  # that hear of resources as well, with agent and endpoint
+        # that hear of resources as well, with agent and endpoint
+        self._own: dict[ListenStreams, tuple[str, str]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._due: dict[Connection, dict[Push, None]] = {}  # notifications that wait for each older host
+        # notifications that wait for each older host
+        self._due: dict[Connection, dict[Push, None]] = {}
         self._pushing: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
         self.closing: list[Callable[[], None]] = []  # other streams that end with ours
@@ -96,11 +98,14 @@ class Changes:
         return self._audience(caller).bus
 
     async def listen(
-        self, caller: Caller, ctx: ServerRequestContext[Any, Any], params: t.SubscriptionsListenRequestParams,
+        self,
+        caller: Caller,
+        ctx: ServerRequestContext[Any, Any],
+        params: t.SubscriptionsListenRequestParams,
         bus: InMemorySubscriptionBus | None = None,
-    ) -> t.SubscriptionsListenResult:  # fmt: skip
-        """The handler of ``subscriptions/listen``: stays open until the host leaves or ``close``. ``bus``: the stream's
-        own, where it hears of more than its caller's lists.
+    ) -> t.SubscriptionsListenResult:
+        """The handler of ``subscriptions/listen``: stays open until the host leaves or ``close``.
+        ``bus``: the stream's own, where it hears of more than its caller's lists.
         """
         if bus is None:
             return await self._audience(caller).streams.serve(ctx, params)
@@ -119,7 +124,8 @@ class Changes:
         self._audience(caller).sessions.add(connection)
 
     def outdated(self, caller: Caller) -> None:
-        """This caller was shown a list of tools that is not true any more: tell its hosts at the next look."""
+        """This caller was shown a list of tools that is not true any more: tell its hosts at the
+        next look."""
         self._audience(caller).versions[TOOL] = "outdated"
         self._look.set()
 
@@ -142,7 +148,8 @@ class Changes:
                 await asyncio.wait_for(self._look.wait(), _TICK)
             self._look.clear()
             for key, audience in list(self._audiences.items()):
-                versions, before = self._versions(key), audience.versions
+                versions = self._versions(key)
+                before = audience.versions
                 audience.versions = versions
                 for kind in KINDS:
                     if versions[kind] != before[kind]:
@@ -155,7 +162,8 @@ class Changes:
             self._push(push, connection)
 
     def _push(self, push: Push, connection: Connection) -> None:
-        """Notify an older host. A host that does not read does not delay the others. It gets one notification for each list when it reads again."""
+        """Notify an older host. A host that does not read does not delay the others. It gets one
+        notification for each list when it reads again."""
         if (due := self._due.get(connection)) is not None:
             due[push] = None
             return

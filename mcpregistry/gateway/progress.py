@@ -1,8 +1,9 @@
-"""Progress on its way to the host: in order, never holding up the server, and never silent for long.
+"""Progress on its way to the host: in order, never holding up the server, and never silent for
+long.
 
-Hosts give up on a call that shows no progress (one after 60 s, one after 180 s, one after 300 s), and
-bytes that merely keep the connection open do not count. So a host that gave a progress token hears
-from us when the server has been quiet for a while.
+Hosts give up on a call that shows no progress (one after 60 s, one after 180 s, one after 300 s),
+and bytes that merely keep the connection open do not count. So a host that gave a progress token
+hears from us when the server has been quiet for a while.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ Send = Callable[[float, float | None, str | None], Awaitable[None]]
 
 SILENCE = 15.0  # seconds
 _BACKLOG = 100  # a host that reads slowly misses the oldest
-_STEP = 1e-6  # the protocol wants every value higher than the last; ours must not get ahead of the server's
+# the protocol wants every value higher than the last; ours must not get ahead of the server's
+_STEP = 1e-6
 
 
 class Progress:
     """Call it with (progress, total or None, message or None) from the event loop's thread."""
 
     def __init__(self, send: Send, *, silence: float = SILENCE) -> None:
-        self._send, self._silence = send, silence
+        self._send = send
+        self._silence = silence
         self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=_BACKLOG)
         self._news = asyncio.Event()
         self._sending = asyncio.Lock()
@@ -63,7 +66,11 @@ class Progress:
                     await self._news.wait()
             except TimeoutError:
                 progress, total = self._last or (0.0, None)
-                self(progress + _STEP, total, f"Still running after {time.monotonic() - self._began:.0f} s.")
+                self(
+                    progress + _STEP,
+                    total,
+                    f"Still running after {time.monotonic() - self._began:.0f} s.",
+                )
             await self.flush()
 
 

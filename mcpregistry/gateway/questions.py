@@ -1,12 +1,13 @@
 """What a host can do, as it says with each request, and questions to the person who sits at it.
 
-Older era: ``elicitation/create`` on the live connection, answered while the call waits. Modern era (MCP 2026-07-28,
-multi round-trip requests): our answer to the call is ``input_required``, and the host repeats the call with the
-person's answer and the ``requestState`` that we sent.
+Older era: ``elicitation/create`` on the live connection, answered while the call waits. Modern era
+(MCP 2026-07-28, multi round-trip requests): our answer to the call is ``input_required``, and the
+host repeats the call with the person's answer and the ``requestState`` that we sent.
 
-That state is in the hands of whoever calls, so the SDK seals it (AES-256-GCM under the site's key ring, which every
-process has): bound to the agent, the endpoint, the tool and the arguments, good for ten minutes. Each state is taken
-once, in the database, so that a copy of it is refused by every process.
+That state is in the hands of whoever calls, so the SDK seals it (AES-256-GCM under the site's key
+ring, which every process has): bound to the agent, the endpoint, the tool and the arguments, good
+for ten minutes. Each state is taken once, in the database, so that a copy of it is refused by every
+process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Prompt, Reply
 from mcpregistry.calls.catalog import Entry
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.calls.forwarding import APPS, TASKS, Ask, Forwarding, Unanswered, attributed, passed
+from mcpregistry.domain.calls.forwarding import (
+    APPS,
+    TASKS,
+    Ask,
+    Forwarding,
+    Unanswered,
+    attributed,
+    passed,
+)
 from mcpregistry.domain.calls.hosts import limits_of
 from mcpregistry.domain.calls.wait_strategy import question_modes
 from mcpregistry.domain.errors import Conflict, InputNeeded
@@ -47,11 +56,17 @@ Context = ServerRequestContext[Any, Any]
 SAID = "slipsnisse/said"  # in a call's _meta: what the agent tells those who decide
 _MOST_ROUNDS = 10  # of one call of an older host
 _KEY = "confirm"  # of our one question in ``inputRequests``
-_FIRST_FORMS, _FIRST_URLS = "2025-06-18", "2025-11-25"  # protocol versions that brought them; they sort as dates
+# protocol versions that brought them; they sort as dates
+_FIRST_FORMS = "2025-06-18"
+_FIRST_URLS = "2025-11-25"
 _FORM: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "confirm": {"type": "boolean", "title": "Run this call", "description": "Select this to let the call run."}
+        "confirm": {
+            "type": "boolean",
+            "title": "Run this call",
+            "description": "Select this to let the call run.",
+        }
     },
     "required": ["confirm"],
 }
@@ -64,15 +79,21 @@ def boundary(fixed: Caller | None) -> RequestStateBoundary:
         caller = caller_of(ctx, fixed)
         return f"{caller.agent}@{caller.endpoint}"
 
-    security = RequestStateSecurity(keys=list(settings.SLIPSNISSE_KEYS.values()), bind_principal=who)
+    security = RequestStateSecurity(
+        keys=list(settings.SLIPSNISSE_KEYS.values()), bind_principal=who
+    )
     return RequestStateBoundary(security, default_audience="slipsnisse")
 
 
 async def host_of(ctx: Context, caller: Caller) -> Host:
     """The calling host's abilities. Raises MCPError -32602 for a state that was used before."""
-    said, meta = ctx.session.client_params, ctx.meta or {}
+    said = ctx.session.client_params
+    meta = ctx.meta or {}
     host = declared_host(
-        ctx.protocol_version, said.client_info if said else None, ctx.session.client_capabilities, caller.origin
+        ctx.protocol_version,
+        said.client_info if said else None,
+        ctx.session.client_capabilities,
+        caller.origin,
     )
     back = not host.mrtr and ctx.session.can_send_request
     asks = bool(host.elicit) and back
@@ -88,7 +109,10 @@ async def host_of(ctx: Context, caller: Caller) -> Host:
 
 
 def declared_host(
-    version: str, info: t.Implementation | None, declared: t.ClientCapabilities | None, transport: str
+    version: str,
+    info: t.Implementation | None,
+    declared: t.ClientCapabilities | None,
+    transport: str,
 ) -> Host:
     """What a host says of itself with every request alike; ``version`` is that of the protocol."""
     modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
@@ -125,22 +149,30 @@ def _declares_tasks(version: str, declared: t.ClientCapabilities | None) -> bool
 
 
 def asked_of_host(outcome: CallOutcome, entry: Entry | None, address: str) -> dict[str, Any] | None:
-    """The result object that asks the host something, if the call came to that. ``address``: where other processes reach this one."""
+    """The result object that asks the host something, if the call came to that. ``address``: where
+    other processes reach this one."""
     if outcome.live:
         return _asked_meanwhile(outcome, address)
     if outcome.prompt is not None:
         return input_required(outcome.prompt)
-    if entry is not None and outcome.result is not None and outcome.result.get("resultType") == "input_required":
+    if (
+        entry is not None
+        and outcome.result is not None
+        and outcome.result.get("resultType") == "input_required"
+    ):
         return asked_by_server(outcome.result, entry.offer.server.slug)
     return None
 
 
 def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
-    """A server's questions, as they go to the host: who asks is said, and the server's state is sealed on its way."""
+    """A server's questions, as they go to the host: who asks is said, and the server's state is
+    sealed on its way."""
     requests = result.get("inputRequests")
     answer: dict[str, Any] = {"resultType": "input_required"}
     shown = (
-        {key: attributed(request, server) for key, request in requests.items()} if isinstance(requests, dict) else {}
+        {key: attributed(request, server) for key, request in requests.items()}
+        if isinstance(requests, dict)
+        else {}
     )
     if shown:
         answer["inputRequests"] = shown
@@ -150,9 +182,12 @@ def asked_by_server(result: Mapping[str, Any], server: str) -> dict[str, Any]:
 
 
 def _asked_meanwhile(outcome: CallOutcome, address: str) -> dict[str, Any]:
-    """A question of a call that is still out, which the host's answer goes on with; the server is named in it already."""
+    """A question of a call that is still out, which the host's answer goes on with; the server is
+    named in it already."""
     assert outcome.result is not None
-    return outcome.result | {"requestState": json.dumps({"kind": "live", "nonce": outcome.live, "address": address})}
+    return outcome.result | {
+        "requestState": json.dumps({"kind": "live", "nonce": outcome.live, "address": address})
+    }
 
 
 def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +203,8 @@ def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def waiting_call(params: Mapping[str, Any]) -> tuple[str, str]:
-    """Return which waiting call the request's answers are for, and the address of the process that has it; empty if for none."""
+    """Return which waiting call the request's answers are for, and the address of the process that
+    has it; empty if for none."""
     state = _opened(params)
     if state is None or state.get("kind") != "live":
         return "", ""
@@ -176,12 +212,18 @@ def waiting_call(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def input_required(prompt: Prompt) -> dict[str, Any]:
-    """The result object of a call that waits for the person at the host; its state is sealed on its way out."""
+    """The result object of a call that waits for the person at the host; its state is sealed on its
+    way out."""
     if prompt.url:
         params: dict[str, Any] = {"mode": "url", "message": prompt.message, "url": prompt.url}
     else:
         params = {"mode": "form", "message": prompt.message, "requestedSchema": dict(_FORM)}
-    state = {"kind": "question", "request": prompt.request, "nonce": secrets.token_hex(16), "asked": time.time()}
+    state = {
+        "kind": "question",
+        "request": prompt.request,
+        "nonce": secrets.token_hex(16),
+        "asked": time.time(),
+    }
     return {
         "resultType": "input_required",
         "inputRequests": {_KEY: {"method": "elicitation/create", "params": params}},
@@ -189,8 +231,11 @@ def input_required(prompt: Prompt) -> dict[str, Any]:
     }
 
 
-def _elicitation(version: str, info: t.Implementation | None, declared: t.ClientCapabilities | None) -> frozenset[str]:
-    """ "form" and "url", as far as this protocol version has them. ``{}`` is an older way to say "form"."""
+def _elicitation(
+    version: str, info: t.Implementation | None, declared: t.ClientCapabilities | None
+) -> frozenset[str]:
+    """ "form" and "url", as far as this protocol version has them. ``{}`` is an older way to say
+    "form"."""
     found = declared.elicitation if declared else None
     if found is None or version < _FIRST_FORMS:
         return frozenset()
@@ -206,16 +251,22 @@ def _elicitation(version: str, info: t.Implementation | None, declared: t.Client
 async def _reply(ctx: Context) -> Reply | None:
     """The answer that a repeated call brings to our question, or None when it brings none."""
     params = ctx.params or {}
-    state, answers = _state(params), params.get("inputResponses")
+    state = _state(params)
+    answers = params.get("inputResponses")
     answer = answers.get(_KEY) if state is not None and isinstance(answers, dict) else None
     if state is None or not isinstance(answer, dict):
         return None
     await _take(state)
-    return _read(Prompt(state["request"], "", "url" if state.get("url") else ""), answer, time.time() - state["asked"])
+    return _read(
+        Prompt(state["request"], "", "url" if state.get("url") else ""),
+        answer,
+        time.time() - state["asked"],
+    )
 
 
 def _state(params: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Our own question's state, opened by the boundary; None when there is none, or it is somebody else's."""
+    """Our own question's state, opened by the boundary; None when there is none, or it is somebody
+    else's."""
     state = _opened(params)
     return state if state is not None and state.get("kind") == "question" else None
 
@@ -232,9 +283,15 @@ async def _take(state: Mapping[str, Any]) -> None:
     """Once only, over all processes."""
     request = state["request"]
     try:
-        await db_call(idempotency.claim, caller=f"question:{request}", key=state["nonce"], fingerprint=digest(request))
+        await db_call(
+            idempotency.claim,
+            caller=f"question:{request}",
+            key=state["nonce"],
+            fingerprint=digest(request),
+        )
     except Conflict:
-        # In the SDK's own words for every other bad state: which rule refused it is nobody's business.
+        # In the SDK's own words for every other bad state: which rule refused it is nobody's
+        # business.
         data = {"reason": "invalid_request_state"}
         raise MCPError(t.INVALID_PARAMS, "Invalid or expired requestState", data) from None
 
@@ -269,7 +326,8 @@ def _put_by(ctx: Context) -> Ask:
 
 
 async def put_all(requests: Mapping[str, Any], host: Host, server: str) -> dict[str, Any]:
-    """A modern server's questions to a host of the older era, one after the other: its answers. Raises Unanswered."""
+    """A modern server's questions to a host of the older era, one after the other: its answers.
+    Raises Unanswered."""
     answers: dict[str, Any] = {}
     assert host.forwarding.ask is not None
     for key, request in requests.items():
@@ -287,7 +345,9 @@ def _asking(ctx: Context) -> Any:
             answer = await (_by_url(ctx, prompt) if prompt.url else _by_form(ctx, prompt))
         except Exception:  # it said that it could; whoever cannot after all has nobody to ask
             log.info("question.not_asked", exc_info=True)
-            return Reply(prompt.request, "cancel", confirmed=False, seconds=0.0, url=bool(prompt.url))
+            return Reply(
+                prompt.request, "cancel", confirmed=False, seconds=0.0, url=bool(prompt.url)
+            )
         found = {"action": answer.action, "content": answer.content}
         return _read(prompt, found, time.monotonic() - began)
 
@@ -295,48 +355,71 @@ def _asking(ctx: Context) -> Any:
 
 
 async def _by_form(ctx: Context, prompt: Prompt) -> t.ElicitResult:
-    return await ctx.session.elicit_form(prompt.message, dict(_FORM), related_request_id=ctx.request_id)
+    return await ctx.session.elicit_form(
+        prompt.message, dict(_FORM), related_request_id=ctx.request_id
+    )
 
 
 async def _by_url(ctx: Context, prompt: Prompt) -> t.ElicitResult:
-    return await ctx.session.elicit_url(prompt.message, prompt.url, prompt.request, related_request_id=ctx.request_id)
+    return await ctx.session.elicit_url(
+        prompt.message, prompt.url, prompt.request, related_request_id=ctx.request_id
+    )
 
 
 def _read(prompt: Prompt, answer: Mapping[str, Any], seconds: float) -> Reply:
     content = answer.get("content")
     confirmed = isinstance(content, dict) and content.get("confirm") is True
-    return Reply(prompt.request, str(answer.get("action")), confirmed, seconds, url=bool(prompt.url))
+    return Reply(
+        prompt.request, str(answer.get("action")), confirmed, seconds, url=bool(prompt.url)
+    )
 
 
 async def in_rounds(engine: Engine, request: CallRequest, outcome: CallOutcome) -> CallOutcome:
-    """A modern server's rounds with a host of the older era: it is asked, and the call made again with its answers.
+    """A modern server's rounds with a host of the older era: it is asked, and the call made again
+    with its answers.
 
-    Each round is a call with a record and a decision of its own, as of a host that repeats it itself. A host that does not
-    answer ends it: the server is not asked again, and the caller is told.
+    Each round is a call with a record and a decision of its own, as of a host that repeats it
+    itself. A host that does not answer ends it: the server is not asked again, and the caller is
+    told.
     """
     rounds = 0
     while (result := outcome.result) is not None and result.get("resultType") == "input_required":
         rounds += 1
-        requests, state = result.get("inputRequests"), result.get("requestState")
+        requests = result.get("inputRequests")
+        state = result.get("requestState")
         entry = request.catalogue.find(request.name)
         if rounds > _MOST_ROUNDS or entry is None:
-            return _unanswered(outcome, f"The server sent questions more than {_MOST_ROUNDS} times in a row.")
+            return _unanswered(
+                outcome, f"The server sent questions more than {_MOST_ROUNDS} times in a row."
+            )
         try:
             answers = await put_all(
-                requests if isinstance(requests, dict) else {}, request.host, entry.offer.server.slug
+                requests if isinstance(requests, dict) else {},
+                request.host,
+                entry.offer.server.slug,
             )
         except Unanswered as reason:
             return _unanswered(outcome, str(reason))
-        given = {"inputResponses": answers} | ({"requestState": state} if isinstance(state, str) else {})
+        given = {"inputResponses": answers} | (
+            {"requestState": state} if isinstance(state, str) else {}
+        )
         forwarding = replace(request.host.forwarding, answers=given)
-        outcome = await engine.call(replace(request, call_id="", host=replace(request.host, forwarding=forwarding)))
+        outcome = await engine.call(
+            replace(request, call_id="", host=replace(request.host, forwarding=forwarding))
+        )
     return outcome
 
 
 def _unanswered(outcome: CallOutcome, reason: str) -> CallOutcome:
     error = InputNeeded(
-        f"The server requires input that it did not receive. {reason}", remedy="Repeat the call to be asked again."
+        f"The server requires input that it did not receive. {reason}",
+        remedy="Repeat the call to be asked again.",
     )
     return replace(
-        outcome, state=State.TOOL_ERROR, result=None, error_code=error.code, message=error.message, remedy=error.remedy
+        outcome,
+        state=State.TOOL_ERROR,
+        result=None,
+        error_code=error.code,
+        message=error.message,
+        remedy=error.remedy,
     )

@@ -4,7 +4,8 @@ Handlers translate and nothing more: lists come from the catalogue, calls go to 
 exception's text may leave here (the SDK's older era would put it on the wire).
 
 Of a host's ``_meta`` only the W3C trace context goes on to servers. The rest stays here: hosts put
-session, thread and user ids there, which are nobody else's business, and ``baggage`` may hold anything.
+session, thread and user ids there, which are nobody else's business, and ``baggage`` may hold
+anything.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ from mcpregistry.calls.conversations import within
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.lending import lent
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, NotFound, SlipsnisseError, ToolRefused
+from mcpregistry.domain.errors import (
+    ArgumentsInvalid,
+    Conflict,
+    NotFound,
+    SlipsnisseError,
+    ToolRefused,
+)
 from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.servers.sessions import host_session
 from mcpregistry.domain.version import VERSION
@@ -52,7 +59,8 @@ from mcpregistry.ids import ordered_id
 log = structlog.get_logger(__name__)
 
 OUTCOME_KEY = "slipsnisse.outcome"  # in a request's scope
-CALL_ID_KEY = "slipsnisse.call_id"  # there too: what to call with the id of the call that is made of the request
+# there too: what to call with the id of the call that is made of the request
+CALL_ID_KEY = "slipsnisse.call_id"
 NAME = "slipsnisse"
 # A second: hosts that listen are told of changes, the others ask again soon enough. Never public:
 # what an agent sees depends on what it is granted.
@@ -60,7 +68,9 @@ LIST_EXTRA: Mapping[str, Any] = {"resultType": "complete", "ttlMs": 1000, "cache
 
 Context = ServerRequestContext[Any, Any]
 
-_TRACE, _TRACE_LENGTH = ("traceparent", "tracestate"), 512  # W3C Trace Context
+# W3C Trace Context
+_TRACE = ("traceparent", "tracestate")
+_TRACE_LENGTH = 512
 _PLACEHOLDERS: Mapping[str, Mapping[str, Any]] = {
     TOOL: {"resultType": "complete", "content": []},
     PROMPT: {"resultType": "complete", "messages": []},
@@ -75,7 +85,8 @@ current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default
 
 
 class GatewayServer(Server[Any]):
-    """Says ``listChanged: true`` in every handshake; the SDK's HTTP manager would leave it false."""
+    """Says ``listChanged: true`` in every handshake; the SDK's HTTP manager would leave it
+    false."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
@@ -88,14 +99,16 @@ class GatewayServer(Server[Any]):
 
 
 class Gateway:
-    """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP door."""
+    """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP
+    door."""
 
     def __init__(self, engine: Engine, *, caller: Caller | None = None) -> None:
         self.engine = engine
         self.changes = Changes(engine)
         self.live = LiveCalls()
         self.tasks = Tasks(engine, caller)
-        self.levels, self.subscriptions = Levels(), Subscriptions(engine)
+        self.levels = Levels()
+        self.subscriptions = Subscriptions(engine)
         self.channels = HostChannels(self.levels)
         self._task_streams = TaskStreams(self.tasks, engine.feed)
         self.changes.closing.append(self._task_streams.close)
@@ -109,9 +122,11 @@ class Gateway:
         return self.engine.catalogue(caller.endpoint, caller.agent)
 
     async def seen_in(self, caller: Caller, meta: Mapping[str, Any]) -> tuple[Catalogue, str]:
-        """The catalogue as this very request may see it, and the conversation that it names, if any.
+        """The catalogue as this very request may see it, and the conversation that it names, if
+        any.
 
-        Raises as ``catalogue``, and as ``calls.conversations.within`` for a conversation that takes no requests.
+        Raises as ``catalogue``, and as ``calls.conversations.within`` for a conversation that takes
+        no requests.
         """
         conversation = conversation_of(caller, meta)
         return await within(self.catalogue(caller), conversation), conversation
@@ -135,16 +150,24 @@ class Gateway:
         self.tasks.install(server)
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, self.levels.set)
         server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, self._subscribe)
-        server.add_request_handler("resources/unsubscribe", t.UnsubscribeRequestParams, self._unsubscribe)
-        server.add_notification_handler("notifications/initialized", t.NotificationParams, self._initialized)
-        server.add_notification_handler("notifications/roots/list_changed", t.NotificationParams, self._roots_changed)
+        server.add_request_handler(
+            "resources/unsubscribe", t.UnsubscribeRequestParams, self._unsubscribe
+        )
+        server.add_notification_handler(
+            "notifications/initialized", t.NotificationParams, self._initialized
+        )
+        server.add_notification_handler(
+            "notifications/roots/list_changed", t.NotificationParams, self._roots_changed
+        )
         if importlib.util.find_spec("opentelemetry.sdk") is None:
-            server.middleware.clear()  # tracing without an exporter costs a tenth of a call and shows nothing
+            # tracing without an exporter costs a tenth of a call and shows nothing
+            server.middleware.clear()
         server.middleware += [self._guard, boundary(self._caller), self._whole]
         return server
 
     async def _guard(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Outermost around every message: our refusals become protocol errors, all else becomes silence."""
+        """Outermost around every message: our refusals become protocol errors, all else becomes
+        silence."""
         try:
             result = await call_next(ctx)
             if ctx.method == "initialize" and self.began is not None:
@@ -157,7 +180,9 @@ class Gateway:
             raise MCPError(code, str(error), {"code": error.code}) from None
         except ValueError as error:
             if type(error).__module__.startswith("pydantic"):
-                raise MCPError(t.INVALID_PARAMS, "The request's parameters are not valid.") from None
+                raise MCPError(
+                    t.INVALID_PARAMS, "The request's parameters are not valid."
+                ) from None
             raise self._silenced(ctx) from None
         except Exception:  # noqa: BLE001 - logged there
             raise self._silenced(ctx) from None
@@ -179,7 +204,9 @@ class Gateway:
         try:
             catalogue = self.catalogue(caller)
             return catalogue.features(), catalogue.instructions()
-        except NotFound:  # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests will say
+        except NotFound:
+            # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests
+            # will say
             return frozenset(), ""
         except Exception:  # an opening says less, and the requests that follow say why
             log.exception("gateway.opening_incomplete")
@@ -200,7 +227,9 @@ class Gateway:
     async def _list(self, ctx: Context, params: t.PaginatedRequestParams | None, kind: str) -> Any:
         catalogue, _ = await self.seen_in(self._caller_of(ctx), ctx.meta or {})
         try:
-            found, after = catalogue.of_kind(kind).page(params.cursor if params else None, legacy=is_legacy(ctx))
+            found, after = catalogue.of_kind(kind).page(
+                params.cursor if params else None, legacy=is_legacy(ctx)
+            )
         except ValueError as error:
             raise MCPError(t.INVALID_PARAMS, str(error)) from None
         return {KINDS[kind].listed: found, **LIST_EXTRA} | ({"nextCursor": after} if after else {})
@@ -214,9 +243,12 @@ class Gateway:
     async def _read_resource(self, ctx: Context, params: t.ReadResourceRequestParams) -> Any:
         return await self._called(ctx, RESOURCE, str(params.uri), {})
 
-    async def _called(self, ctx: Context, kind: str, name: str, arguments: Mapping[str, Any]) -> Any:
+    async def _called(
+        self, ctx: Context, kind: str, name: str, arguments: Mapping[str, Any]
+    ) -> Any:
         """Make the call. ``name`` of a resource is the URI as hosts know it."""
-        caller, asked = self._caller_of(ctx), name
+        caller = self._caller_of(ctx)
+        asked = name
         catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
         if kind == RESOURCE:
             found, name, own = catalogue.reading(name)
@@ -226,7 +258,8 @@ class Gateway:
         host = self.channels.reaching(ctx, await host_of(ctx, caller))
         if kind != TOOL:
             host = host.without_tasks()  # MCP has them for calls of tools alone
-        level, entry = self.levels.wanted(ctx), catalogue.find(name)
+        level = self.levels.wanted(ctx)
+        entry = catalogue.find(name)
         async with self._progress(ctx) as on_progress, _lines(ctx, level, entry) as on_log:
             request = CallRequest(
                 catalogue=catalogue,
@@ -244,11 +277,14 @@ class Gateway:
                 session=session_of(caller, ctx.meta or {}, conversation, own_session(ctx)),
             )
             outcome = _outcome_of(ctx) or await self._made(request, ctx)
-        _answer.set(await self._answered(outcome, entry, caller, kind, asked, legacy=is_legacy(ctx)))
+        _answer.set(
+            await self._answered(outcome, entry, caller, kind, asked, legacy=is_legacy(ctx))
+        )
         return _PLACEHOLDERS[kind]
 
     async def _made(self, request: CallRequest, ctx: Context) -> CallOutcome:
-        """The call's end. A server's questions go to the host: in rounds of its own, or as our requests meanwhile."""
+        """The call's end. A server's questions go to the host: in rounds of its own, or as our
+        requests meanwhile."""
         params = ctx.params or {}
         nonce, address = waiting_call(params)
         if nonce:
@@ -259,10 +295,21 @@ class Gateway:
         if live is not None:
             return await live.run(self.engine.call(request))
         outcome = await self.engine.call(request)
-        return await in_rounds(self.engine, request, outcome) if request.host.forwarding.ask is not None else outcome
+        return (
+            await in_rounds(self.engine, request, outcome)
+            if request.host.forwarding.ask is not None
+            else outcome
+        )
 
     async def _answered(
-        self, outcome: CallOutcome, entry: Entry | None, caller: Caller, kind: str, asked: str, *, legacy: bool
+        self,
+        outcome: CallOutcome,
+        entry: Entry | None,
+        caller: Caller,
+        kind: str,
+        asked: str,
+        *,
+        legacy: bool,
     ) -> dict[str, Any]:
         if task_id := handle_of(outcome):
             return await self.tasks.made(task_id, caller)
@@ -272,10 +319,13 @@ class Gateway:
             return prompt_result(outcome, legacy=legacy)
         if kind == RESOURCE:
             return resource_result(outcome, asked, legacy=legacy)
-        return tool_result(outcome, legacy=legacy, typed=entry is not None and "outputSchema" in entry.listing)
+        return tool_result(
+            outcome, legacy=legacy, typed=entry is not None and "outputSchema" in entry.listing
+        )
 
     async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """What a server answered goes out as it came: the SDK's models would drop what they do not know."""
+        """What a server answered goes out as it came: the SDK's models would drop what they do not
+        know."""
         result = await call_next(ctx)
         if ctx.method not in _CALLS or not isinstance(result, dict):
             return result
@@ -291,7 +341,8 @@ class Gateway:
         return passing_on(ctx.session.report_progress)
 
     async def _complete(self, ctx: Context, params: t.CompleteRequestParams) -> Any:
-        caller, ref = self._caller_of(ctx), params.ref
+        caller = self._caller_of(ctx)
+        ref = params.ref
         catalogue, _ = await self.seen_in(caller, ctx.meta or {})
         self.engine.check_open()
         said = ctx.session.client_params
@@ -311,7 +362,8 @@ class Gateway:
         return {"resultType": "complete", "completion": completion}
 
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
-        caller, asked = self._caller_of(ctx), params.notifications
+        caller = self._caller_of(ctx)
+        asked = params.notifications
         if not asked.resource_subscriptions:
             return await self._streamed(ctx, caller, params, None)
         catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
@@ -323,13 +375,21 @@ class Gateway:
         )
         async with watching as (taken, bus):
             honoured = asked.model_copy(update={"resource_subscriptions": taken})
-            return await self._streamed(ctx, caller, params.model_copy(update={"notifications": honoured}), bus)
+            return await self._streamed(
+                ctx, caller, params.model_copy(update={"notifications": honoured}), bus
+            )
 
     async def _streamed(
-        self, ctx: Context, caller: Caller, params: t.SubscriptionsListenRequestParams, bus: Joined | None
+        self,
+        ctx: Context,
+        caller: Caller,
+        params: t.SubscriptionsListenRequestParams,
+        bus: Joined | None,
     ) -> Any:
         if "taskIds" in (params.notifications.model_extra or {}):
-            return await self._task_streams.listen(caller, ctx, params, bus or self.changes.bus(caller))
+            return await self._task_streams.listen(
+                caller, ctx, params, bus or self.changes.bus(caller)
+            )
         return await self.changes.listen(caller, ctx, params, bus)
 
     async def _subscribe(self, ctx: Context, params: t.SubscribeRequestParams) -> Any:
@@ -342,7 +402,8 @@ class Gateway:
         return await self.subscriptions.unsubscribe(ctx, str(params.uri))
 
     async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
-        # The SDK offers no public way to the connection; the pinned version is held to this by a test.
+        # The SDK offers no public way to the connection; the pinned version is held to this by a
+        # test.
         self.changes.remember(self._caller_of(ctx), ctx.session._connection)
 
     async def _roots_changed(self, ctx: Context, params: t.NotificationParams | None) -> None:
@@ -351,7 +412,8 @@ class Gateway:
         await self.engine.placement.tell_roots_changed(host_session(caller.agent, session))
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the tool."""
+        """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the
+        tool."""
         caller = current_caller.get()
         entry = self.catalogue(caller).find(name) if caller else None
         return entry.listing["inputSchema"] if entry else None
@@ -365,7 +427,9 @@ def is_legacy(ctx: Context) -> bool:
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-def _lines(ctx: Context, level: str, entry: Entry | None) -> AbstractAsyncContextManager[Lines | None]:
+def _lines(
+    ctx: Context, level: str, entry: Entry | None
+) -> AbstractAsyncContextManager[Lines | None]:
     """Pass the log lines of its server on to a host that wants them."""
     if not level or entry is None or entry.offer.own or LOGGING not in entry.offer.server.features:
         return nullcontext()
@@ -378,7 +442,8 @@ def _outcome_of(ctx: Context) -> CallOutcome | None:
 
 
 def _call_id_for(ctx: Context) -> str:
-    """An id for the call, if the door wants to find it again; else "" and the pipeline makes one."""
+    """An id for the call, if the door wants to find it again; else "" and the pipeline makes
+    one."""
     tell = ctx.request.scope.get(CALL_ID_KEY) if ctx.request is not None else None
     if tell is None:
         return ""
@@ -396,4 +461,8 @@ def request_id_of(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:
 
 def forwarding(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The host's ``_meta`` as far as a server may see it."""
-    return {key: meta[key] for key in _TRACE if isinstance(meta.get(key), str) and len(meta[key]) <= _TRACE_LENGTH}
+    return {
+        key: meta[key]
+        for key in _TRACE
+        if isinstance(meta.get(key), str) and len(meta[key]) <= _TRACE_LENGTH
+    }

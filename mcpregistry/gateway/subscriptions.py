@@ -1,8 +1,10 @@
-"""Hosts' subscriptions to single resources, of both eras: only what the agent may read, for as long as it may.
+"""Hosts' subscriptions to single resources, of both eras: only what the agent may read, for as long
+as it may.
 
-A host of the older era subscribes within its session, and is told there; a modern one holds a ``subscriptions/listen``
-stream. At the server there is one subscription for all of them (``downstream/pool/watching.py``). Of a server that is shared by
-agent or session, it is on the connection of the host's own calls, in whichever process that is (``calls/resource_watches.py``).
+A host of the older era subscribes within its session, and is told there; a modern one holds a
+``subscriptions/listen`` stream. At the server there is one subscription for all of them
+(``downstream/pool/watching.py``). Of a server that is shared by agent or session, it is on the
+connection of the host's own calls, in whichever process that is (``calls/resource_watches.py``).
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ class Subscriber:
     forwarding: Forwarding
 
     def opener(self, server: ServerSpec) -> Opener:
-        """What a connection to this server is told of the host if it is opened for the subscription."""
+        """What a connection to this server is told of the host if it is opened for the
+        subscription."""
         host = self.forwarding.allowing(server.questions).without_tasks()
         if not server.mcp_apps:
             host = host.without_apps()
@@ -84,7 +87,9 @@ class Subscriber:
         return Opener(host_session(self.caller.agent, self.session), host, asks)
 
 
-def subscriber_of(ctx: Context, caller: Caller, conversation: str, channels: HostChannels) -> Subscriber:
+def subscriber_of(
+    ctx: Context, caller: Caller, conversation: str, channels: HostChannels
+) -> Subscriber:
     """The host of this request. Raises ArgumentsInvalid for what is no name of a session."""
     said = ctx.session.client_params
     info = said.client_info if said else None
@@ -111,16 +116,21 @@ class Subscriptions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sessions: WeakKeyDictionary[Connection, _Session] = WeakKeyDictionary()
-        # Of a session that any process serves, rows say what it wants: its id, the URI, and whether it still does.
+        # Of a session that any process serves, rows say what it wants: its id, the URI, and whether
+        # it still does.
         self.keep: Callable[[str, str, bool], Awaitable[None]] | None = None
 
-    async def subscribe(self, ctx: Context, who: Subscriber, catalogue: Catalogue, uri: str) -> t.EmptyResult:
-        """``resources/subscribe``. Raises MCPError for what cannot be read, or not be subscribed to."""
+    async def subscribe(
+        self, ctx: Context, who: Subscriber, catalogue: Catalogue, uri: str
+    ) -> t.EmptyResult:
+        """``resources/subscribe``. Raises MCPError for what cannot be read, or not be subscribed
+        to."""
         await self._engine.pipeline.rates.take(catalogue.agent)
         connection = ctx.session._connection  # as in ``Gateway._initialized``
         session = self._sessions.get(connection)
         if connection.session_id is not None and self.keep is not None and session is None:
-            # The session's stream is elsewhere, if anywhere: here the server is only asked whether it tells of this.
+            # The session's stream is elsewhere, if anywhere: here the server is only asked whether
+            # it tells of this.
             (await self._watch(who, catalogue, uri, _nobody))()
             await self.keep(connection.session_id, uri, True)
             return t.EmptyResult()
@@ -170,17 +180,21 @@ class Subscriptions:
         self._sessions[connection] = _Session()
 
     async def follow(self, who: Subscriber, connection: Connection, wanted: set[str]) -> bool:
-        """Tell the host whose stream is on this connection of exactly these, as its rows say. False: some could not be
-        followed, so call it again after a while. Never raises.
+        """Tell the host whose stream is on this connection of exactly these, as its rows say.
+        False: some could not be followed, so call it again after a while. Never raises.
         """
         session = self._sessions[connection]
         for uri in session.ends.keys() - wanted:
             session.ends.pop(uri)()
             session.due.discard(uri)
-        await asyncio.gather(*(self._followed(who, connection, session, uri) for uri in wanted - session.ends.keys()))
+        await asyncio.gather(
+            *(self._followed(who, connection, session, uri) for uri in wanted - session.ends.keys())
+        )
         return wanted <= session.ends.keys()
 
-    async def _followed(self, who: Subscriber, connection: Connection, session: _Session, uri: str) -> None:
+    async def _followed(
+        self, who: Subscriber, connection: Connection, session: _Session, uri: str
+    ) -> None:
         changed = _telling(connection, session, uri)
         try:
             catalogue = self._engine.catalogue(who.caller.endpoint, who.caller.agent)
@@ -192,7 +206,9 @@ class Subscriptions:
             end()
         else:
             session.ends[uri] = end
-            changed()  # perhaps it has: between the subscription, or the stream before, and now nobody has listened
+            # perhaps it has: between the subscription, or the stream before, and now nobody has
+            # listened
+            changed()
 
     def leave(self, connection: Connection) -> None:
         """The stream on this connection has ended."""
@@ -201,25 +217,41 @@ class Subscriptions:
 
     @contextlib.asynccontextmanager
     async def streaming(
-        self, who: Subscriber, catalogue: Catalogue, uris: Iterable[str], changes: InMemorySubscriptionBus
+        self,
+        who: Subscriber,
+        catalogue: Catalogue,
+        uris: Iterable[str],
+        changes: InMemorySubscriptionBus,
     ) -> AsyncIterator[tuple[list[str], Joined]]:
-        """For a modern host's stream: the URIs among these of which it is told, and where it hears of them and of
-        ``changes``. Raises MCPError for too many.
+        """For a modern host's stream: the URIs among these of which it is told, and where it hears
+        of them and of ``changes``. Raises MCPError for too many.
         """
         asked = list(dict.fromkeys(uris))
         if len(asked) > MOST:
-            raise MCPError(t.INVALID_PARAMS, f"A stream can subscribe to at most {MOST:,} resources.")
-        bus, ends = Joined(changes), contextlib.ExitStack()
+            raise MCPError(
+                t.INVALID_PARAMS, f"A stream can subscribe to at most {MOST:,} resources."
+            )
+        bus = Joined(changes)
+        ends = contextlib.ExitStack()
         with ends:
-            found = await asyncio.gather(*(self._streamed(who, catalogue, uri, bus, ends) for uri in asked))
+            found = await asyncio.gather(
+                *(self._streamed(who, catalogue, uri, bus, ends) for uri in asked)
+            )
             yield [uri for uri, taken in zip(asked, found, strict=True) if taken], bus
 
     async def _streamed(
-        self, who: Subscriber, catalogue: Catalogue, uri: str, bus: Joined, ends: contextlib.ExitStack
+        self,
+        who: Subscriber,
+        catalogue: Catalogue,
+        uri: str,
+        bus: Joined,
+        ends: contextlib.ExitStack,
     ) -> bool:
         try:
             await self._engine.pipeline.rates.take(catalogue.agent)
-            ends.callback(await self._watch(who, catalogue, uri, lambda: bus.say(ResourceUpdated(uri))))
+            ends.callback(
+                await self._watch(who, catalogue, uri, lambda: bus.say(ResourceUpdated(uri)))
+            )
         except (MCPError, SlipsnisseError):
             return False  # the acknowledgement says which are honoured
         return True
@@ -237,16 +269,22 @@ class Subscriptions:
 
         try:
             return await self._engine.pool.watches.add(
-                place.server.id, place.uri, still, patience=PATIENCE, session=place.session,
+                place.server.id,
+                place.uri,
+                still,
+                patience=PATIENCE,
+                session=place.session,
                 opener=who.opener(place.server),
-            )  # fmt: skip
+            )
         except ToolRefused as error:
             raise MCPError(error.rpc_code, error.message, error.data) from None
 
     def _still(self, who: Subscriber, uri: str) -> _Place | None:
         """As ``_readable`` at this moment; None where it cannot be read any more."""
         try:
-            return self._readable(who, self._engine.catalogue(who.caller.endpoint, who.caller.agent), uri)
+            return self._readable(
+                who, self._engine.catalogue(who.caller.endpoint, who.caller.agent), uri
+            )
         except (SlipsnisseError, MCPError):
             return None
 
@@ -261,27 +299,32 @@ class Subscriptions:
             raise judged.refusal
         if SUBSCRIPTIONS not in entry.offer.server.features:
             raise MCPError(
-                t.INVALID_PARAMS, "The server of this resource does not send change notifications.", {"uri": uri}
+                t.INVALID_PARAMS,
+                "The server of this resource does not send change notifications.",
+                {"uri": uri},
             )
         server = entry.offer.server
         return _Place(server, own, session_key(server.shared_by, who.caller.agent, who.session))
 
 
 class Allowed:
-    """An answer that is worked out for each configuration, and each second (rules may go by the time of day): a server
-    may tell of changes as fast as it likes.
+    """An answer that is worked out for each configuration, and each second (rules may go by the
+    time of day): a server may tell of changes as fast as it likes.
     """
 
     def __init__(self, live: LiveConfiguration, look: Callable[[], bool]) -> None:
-        self._live, self._look = live, look
+        self._live = live
+        self._look = look
         self._known: Snapshot | None = None
-        self._until, self._answer = 0.0, False
+        self._until = 0.0
+        self._answer = False
 
     def __call__(self) -> bool:
         """The answer."""
         now = time.monotonic()
         if self._known is not self._live.current or now >= self._until:
-            known = self._live.current  # read before the look: a change during the look is looked at again
+            # read before the look: a change during the look is looked at again
+            known = self._live.current
             answer = self._look()
             self._known = known
             self._until = now + 1.0
@@ -300,7 +343,8 @@ class Joined(InMemorySubscriptionBus):
 
     def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         """As in the SDK, to both."""
-        key, unsubscribe = object(), self._common.subscribe(listener)
+        key = object()
+        unsubscribe = self._common.subscribe(listener)
         self._own[key] = listener
 
         def end() -> None:
@@ -316,7 +360,8 @@ class Joined(InMemorySubscriptionBus):
         self._due[event] = None
 
     def _said(self) -> None:
-        due, self._due = self._due, {}
+        due = self._due
+        self._due = {}
         for event in due:
             for listener in list(self._own.values()):
                 listener(event)

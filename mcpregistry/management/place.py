@@ -9,8 +9,8 @@ from django.core.management.base import CommandError
 
 
 def must_be_a_site() -> None:
-    """For commands that hosts and people start from anywhere. Raises CommandError: SQLite would make an empty file of
-    whatever name it is given."""
+    """For commands that hosts and people start from anywhere. Raises CommandError: SQLite would
+    make an empty file of whatever name it is given."""
     name = str(settings.DATABASES["default"]["NAME"])
     embedded = settings.DATABASES["default"]["ENGINE"].endswith("sqlite3")
     if embedded and name.startswith("/") and not os.path.exists(name):

@@ -1,17 +1,38 @@
-"""Records: fields, constraints and small questions about themselves. What happens is in services."""
+"""Records: fields, constraints and small questions about themselves. What happens is in
+services."""
 
 import mcpregistry.models.groups  # noqa: F401  (by it Django's groups have versions)
-from mcpregistry.models.access import AccessFinding, Agent, Configuration, Endpoint, Grant, Token, Workspace
+from mcpregistry.models.access import (
+    AccessFinding,
+    Agent,
+    Configuration,
+    Endpoint,
+    Grant,
+    Token,
+    Workspace,
+)
 from mcpregistry.models.approval import ApprovalRequest, ApprovalSeat, ApprovalVote, Permit
 from mcpregistry.models.audit import AuditArchive, AuditEntry, AuditSeal, AuditVerification
-from mcpregistry.models.budget import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, RateLevel
+from mcpregistry.models.budget import (
+    Budget,
+    BudgetEntry,
+    BudgetPeriod,
+    BudgetReservation,
+    RateLevel,
+)
 from mcpregistry.models.call_text import CallText, SavedFilter
 from mcpregistry.models.conversation import Conversation, Message
 from mcpregistry.models.credential import Credential
 from mcpregistry.models.energy import EnergyEntry, EnergyPool, EnergyReservation, ToolUsage
 from mcpregistry.models.feed import Change
 from mcpregistry.models.figure import Figure
-from mcpregistry.models.host_session import HostConnection, HostMessage, HostSession, HostStream, HostSubscription
+from mcpregistry.models.host_session import (
+    HostConnection,
+    HostMessage,
+    HostSession,
+    HostStream,
+    HostSubscription,
+)
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.idempotency import KeptAnswer
 from mcpregistry.models.imported import ImportedFile

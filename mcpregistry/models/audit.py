@@ -1,4 +1,5 @@
-"""The audit log: append-only, a keyed chain per writer; the database itself refuses update and delete."""
+"""The audit log: append-only, a keyed chain per writer; the database itself refuses update and
+delete."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def entry_hash(prev: str, body: str, key_id: str) -> str:
 
 
 class AuditEntry(models.Model):
-    """One fact. ``body`` is canonical JSON and holds every other column but the key's id, so the hash covers all."""
+    """One fact. ``body`` is canonical JSON and holds every other column but the key's id, so the
+    hash covers all."""
 
     writer = models.CharField(max_length=64)
     seq = models.BigIntegerField()
@@ -37,18 +39,25 @@ class AuditEntry(models.Model):
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
-    key_id = models.CharField(_("key"), max_length=100, help_text=_("ID of the key that signed the entry."))
+    key_id = models.CharField(
+        _("key"), max_length=100, help_text=_("ID of the key that signed the entry.")
+    )
 
     class Meta:
         verbose_name_plural = _("audit entries")
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["writer", "seq"], name="one_entry_per_seq")]
         indexes = [
-            # The opclass, which is PostgreSQL's alone, lets beginnings be looked for whatever the database's language.
+            # The opclass, which is PostgreSQL's alone, lets beginnings be looked for whatever the
+            # database's language.
             models.Index(fields=["subject", "-id"], name="audit_of_subject", opclasses=_TEXT),
             models.Index(fields=["actor", "-id"], name="audit_of_actor", opclasses=_TEXT),
-            models.Index(  # the two that nearly every call has are found soon, and pay nothing for it
-                fields=["kind", "-id"], name="audit_of_kind", opclasses=_TEXT, condition=~Q(kind__in=USUAL_KINDS)
+            # the two that nearly every call has are found soon, and pay nothing for it
+            models.Index(
+                fields=["kind", "-id"],
+                name="audit_of_kind",
+                opclasses=_TEXT,
+                condition=~Q(kind__in=USUAL_KINDS),
             ),
         ]
 
@@ -69,13 +78,16 @@ class AuditEntry(models.Model):
 class AuditSeal(models.Model):
     """How far every chain had come at one moment, signed, and chained to the seal before.
 
-    ``body`` is canonical JSON and holds the other columns and ``heads``: of each writer that has written since the seal
-    before, how many entries it has and the hash of the last. An older seal's word on a writer stands until a newer one's.
+    ``body`` is canonical JSON and holds the other columns and ``heads``: of each writer that has
+    written since the seal before, how many entries it has and the hash of the last. An older seal's
+    word on a writer stands until a newer one's.
     """
 
     number = models.BigIntegerField(primary_key=True)
     at = models.DateTimeField()
-    upto = models.BigIntegerField(help_text=_("Number of the newest entry that the checkpoint covers."))
+    upto = models.BigIntegerField(
+        help_text=_("Number of the newest entry that the checkpoint covers.")
+    )
     body = models.TextField()
     prev = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
@@ -90,7 +102,8 @@ class AuditSeal(models.Model):
 
 
 class AuditArchive(models.Model):
-    """That a run of one chain's entries is in a file, and therefore no longer here: what lets the database remove them.
+    """That a run of one chain's entries is in a file, and therefore no longer here: what lets the
+    database remove them.
 
     ``hash`` is the signature over the other columns, ``prev`` that of the record before.
     """
@@ -101,7 +114,9 @@ class AuditArchive(models.Model):
     from_seq = models.BigIntegerField()
     to_seq = models.BigIntegerField()
     head = models.CharField(max_length=64, help_text=_("Hash of the last archived entry."))
-    head_key = models.CharField(max_length=100, help_text=_("ID of the key that signed the last archived entry."))
+    head_key = models.CharField(
+        max_length=100, help_text=_("ID of the key that signed the last archived entry.")
+    )
     file = models.CharField(max_length=200)
     digest = models.CharField(max_length=64, help_text=_("SHA-256 of the archive file."))
     prev = models.CharField(max_length=64)
@@ -112,17 +127,22 @@ class AuditArchive(models.Model):
         ordering = ["-number"]
         verbose_name = _("archived entries")
         verbose_name_plural = _("archived entries")
-        constraints = [models.UniqueConstraint(fields=["writer", "to_seq"], name="one_archive_per_entry")]
+        constraints = [
+            models.UniqueConstraint(fields=["writer", "to_seq"], name="one_archive_per_entry")
+        ]
 
     def __str__(self) -> str:
         return printable(f"{self.writer} #{self.from_seq} to #{self.to_seq} in {self.file}")
 
 
 class AuditVerification(models.Model):
-    """What the last verification of the audit log found; one row. ``state`` is from where on the next one goes."""
+    """What the last verification of the audit log found; one row. ``state`` is from where on the
+    next one goes."""
 
     at = models.DateTimeField()
-    full = models.BooleanField(help_text=_("Whether all entries were verified, not only the new ones."))
+    full = models.BooleanField(
+        help_text=_("Whether all entries were verified, not only the new ones.")
+    )
     intact = models.BooleanField()
     entries = models.BigIntegerField(help_text=_("Number of verified entries."))
     chains = models.BigIntegerField()

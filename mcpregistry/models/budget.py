@@ -1,4 +1,5 @@
-"""Budgets: what an agent or an endpoint may spend in a period, what was spent, and what is out and will be spent."""
+"""Budgets: what an agent or an endpoint may spend in a period, what was spent, and what is out and
+will be spent."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def check_zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise ValidationError(_("This time zone is not known. Use a name such as Europe/Oslo, or UTC.")) from error
+        raise ValidationError(
+            _("This time zone is not known. Use a name such as Europe/Oslo, or UTC.")
+        ) from error
 
 
 class Budgets(VisibleQuerySet["Budget"]):
@@ -37,7 +40,8 @@ class Budgets(VisibleQuerySet["Budget"]):
 
 
 class Budget(SignedBook):
-    """A limit of what may be spent in each hour, day, week or month: by calls, and the runs of expert tools that they cause.
+    """A limit of what may be spent in each hour, day, week or month: by calls, and the runs of
+    expert tools that they cause.
 
     Either of one agent, or of one endpoint: then of all that comes by it, whosever it is.
     """
@@ -57,26 +61,48 @@ class Budget(SignedBook):
 
     slug = models.CharField(_("name"), max_length=63, unique=True, validators=[slug_validator])
     description = models.TextField(blank=True)
-    agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
-    endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets")
+    agent = models.ForeignKey(
+        Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets"
+    )
+    endpoint = models.ForeignKey(
+        Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="budgets"
+    )
     enabled = models.BooleanField(default=True)
     unit = models.CharField(_("unit"), max_length=8, choices=UNITS, default=Unit.MONEY.value)
     period = models.CharField(_("period"), max_length=8, choices=PERIODS, default=Period.DAY.value)
     soft = models.DecimalField(
-        _("soft limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text=_("When this amount is reached, notifications are sent and the agent is warned, once in each "
-        "period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
-        "empty, there is no warning."),
-    )  # fmt: skip
+        _("soft limit"),
+        max_digits=20,
+        decimal_places=8,
+        null=True,
+        blank=True,
+        validators=_MARK,
+        help_text=_(
+            "When this amount is reached, notifications are sent and the agent is warned, once in each "
+            "period. For the budget of an endpoint, only the agent that makes the next call is warned. If "
+            "empty, there is no warning."
+        ),
+    )
     hard = models.DecimalField(
-        _("hard limit"), max_digits=20, decimal_places=8, null=True, blank=True, validators=_MARK,
-        help_text=_("Calls that would exceed this amount are refused until the period ends. If empty, no call is "
-        "refused."),
-    )  # fmt: skip
+        _("hard limit"),
+        max_digits=20,
+        decimal_places=8,
+        null=True,
+        blank=True,
+        validators=_MARK,
+        help_text=_(
+            "Calls that would exceed this amount are refused until the period ends. If empty, no call is "
+            "refused."
+        ),
+    )
     time_zone = models.CharField(
-        max_length=63, default="UTC", validators=[check_zone],
-        help_text=_("Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo."),
-    )  # fmt: skip
+        max_length=63,
+        default="UTC",
+        validators=[check_zone],
+        help_text=_(
+            "Time zone in which days, weeks (from Monday) and months begin, for example Europe/Oslo."
+        ),
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = Budgets.as_manager()
@@ -86,12 +112,14 @@ class Budget(SignedBook):
         ordering = ["agent__slug", "endpoint__slug", "slug"]
         constraints = [
             models.CheckConstraint(
-                condition=Q(agent__isnull=False, endpoint__isnull=True) | Q(agent__isnull=True, endpoint__isnull=False),
+                condition=Q(agent__isnull=False, endpoint__isnull=True)
+                | Q(agent__isnull=True, endpoint__isnull=False),
                 name="budget_of_agent_or_endpoint",
                 violation_error_message=_("Choose either an agent or an endpoint."),
             ),
             models.CheckConstraint(
-                condition=Q(soft=None) | Q(hard=None) | Q(soft__lte=F("hard")), name="budget_soft_below_hard"
+                condition=Q(soft=None) | Q(hard=None) | Q(soft__lte=F("hard")),
+                name="budget_soft_below_hard",
             ),
         ]
 
@@ -127,7 +155,8 @@ class Budget(SignedBook):
 
 
 class BudgetPeriod(models.Model):
-    """What of a budget was spent in one period. Money in hundred-millionths of a dollar, as in all books of budgets."""
+    """What of a budget was spent in one period. Money in hundred-millionths of a dollar, as in all
+    books of budgets."""
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="periods")
     start = models.DateTimeField()
@@ -139,11 +168,15 @@ class BudgetPeriod(models.Model):
     hard_told_at = models.DateTimeField(
         null=True, blank=True, help_text=_("When channels were notified of the hard limit.")
     )
-    agent_told = models.BooleanField(default=False, help_text=_("Whether the agent was warned about the soft limit."))
+    agent_told = models.BooleanField(
+        default=False, help_text=_("Whether the agent was warned about the soft limit.")
+    )
 
     class Meta:
         ordering = ["-start"]
-        constraints = [models.UniqueConstraint(fields=["budget", "start", "end"], name="one_budget_period")]
+        constraints = [
+            models.UniqueConstraint(fields=["budget", "start", "end"], name="one_budget_period")
+        ]
 
     def __str__(self) -> str:
         return f"{self.budget} {self.start:%Y-%m-%d %H:%M}"
@@ -160,7 +193,8 @@ class BudgetEntries(VisibleQuerySet["BudgetEntry"]):
 
 
 class BudgetEntry(SignedBookEntry):
-    """One thing that was spent. Only ever added; ``reference`` makes sure that nothing is spent twice."""
+    """One thing that was spent. Only ever added; ``reference`` makes sure that nothing is spent
+    twice."""
 
     SIGNED = ("kind", "amount", "agent_slug", "reference", "at", "start", "end", "spent")
 
@@ -175,7 +209,9 @@ class BudgetEntry(SignedBookEntry):
     agent_slug = models.CharField(
         _("agent"), max_length=63, help_text=_("The agent that made the call or started the run.")
     )
-    reference = models.CharField(max_length=80, help_text=_("ID of the call, or ID of the run and number of its turn."))
+    reference = models.CharField(
+        max_length=80, help_text=_("ID of the call, or ID of the run and number of its turn.")
+    )
     at = models.DateTimeField(_("time"))
     start = models.DateTimeField(null=True, help_text=_("When the period of the entry begins."))
     end = models.DateTimeField(null=True, help_text=_("When the period of the entry ends."))
@@ -190,8 +226,12 @@ class BudgetEntry(SignedBookEntry):
         ordering = ["-id"]
         indexes = [models.Index(fields=["budget", "at"], name="budget_entries_by_time")]
         constraints = [
-            models.UniqueConstraint(fields=["budget", "kind", "reference"], name="budget_spent_once"),
-            models.UniqueConstraint(fields=["budget", "seq"], condition=Q(seq__gt=0), name="one_budget_entry_per_seq"),
+            models.UniqueConstraint(
+                fields=["budget", "kind", "reference"], name="budget_spent_once"
+            ),
+            models.UniqueConstraint(
+                fields=["budget", "seq"], condition=Q(seq__gt=0), name="one_budget_entry_per_seq"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -199,7 +239,8 @@ class BudgetEntry(SignedBookEntry):
 
 
 class BudgetReservation(models.Model):
-    """What a call or turn that is out will spend at most. Goes in the transaction that writes what it has spent."""
+    """What a call or turn that is out will spend at most. Goes in the transaction that writes what
+    it has spent."""
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="reservations")
     kind = models.CharField(max_length=8, choices=BudgetEntry.Kind.choices)
@@ -209,7 +250,11 @@ class BudgetReservation(models.Model):
     made_at = models.DateTimeField()
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["kind", "reference", "budget"], name="budget_reserved_once")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "reference", "budget"], name="budget_reserved_once"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.amount} for {self.reference}"
@@ -218,7 +263,9 @@ class BudgetReservation(models.Model):
 class RateLevel(models.Model):
     """What is left of an agent's calls per minute for all processes; see ``domain/rates.py``."""
 
-    agent = models.OneToOneField(Agent, on_delete=models.CASCADE, primary_key=True, related_name="+")
+    agent = models.OneToOneField(
+        Agent, on_delete=models.CASCADE, primary_key=True, related_name="+"
+    )
     level = models.FloatField()
     at = models.DateTimeField()
 

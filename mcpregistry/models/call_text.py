@@ -1,8 +1,10 @@
-"""What calls can be found by: their stored words, kept by triggers, and the database's own full-text index of them.
+"""What calls can be found by: their stored words, kept by triggers, and the database's own
+full-text index of them.
 
-A call that has ended has one ``CallText``: its names, its error, and the beginning of its arguments and result as the
-record holds them, so redacted as they are. ``guards`` installs the triggers; when retention empties or removes a call,
-its words go with it. SQLite indexes them with FTS5, PostgreSQL with GIN over a column that it makes of them. FTS5 is told of new words by the clock.
+A call that has ended has one ``CallText``: its names, its error, and the beginning of its arguments
+and result as the record holds them, so redacted as they are. ``guards`` installs the triggers; when
+retention empties or removes a call, its words go with it. SQLite indexes them with FTS5, PostgreSQL
+with GIN over a column that it makes of them. FTS5 is told of new words by the clock.
 """
 
 from __future__ import annotations
@@ -15,22 +17,36 @@ from django.db import models
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.models.invocation import Invocation
 
-ARGUMENTS, RESULT = 2_000, 4_000  # characters of each that are indexed
+# characters of each that are indexed
+ARGUMENTS = 2_000
+RESULT = 4_000
 INDEX = "words_of_calls"
 # PostgreSQL's parser would keep paths, addresses and words with hyphens whole.
 _PARTS = "/.:-_@~+#=&?<>;,"
 _MADE = f"to_tsvector('simple', translate(text, '{_PARTS}', '{' ' * len(_PARTS)}'))"
-VECTOR = "vector"  # PostgreSQL's own column: to parse the words of a call again for each search takes 0.2 ms
+# PostgreSQL's own column: to parse the words of a call again for each search takes 0.2 ms
+VECTOR = "vector"
 _CALLS = Invocation._meta.db_table
 _NAMES = (
-    "exposed_name", "tool_name", "server_slug", "agent_slug", "endpoint_slug", "requester", "host_name", "request_id",
-    "conversation_id", "error_code", "reason", "warning",
-)  # fmt: skip
+    "exposed_name",
+    "tool_name",
+    "server_slug",
+    "agent_slug",
+    "endpoint_slug",
+    "requester",
+    "host_name",
+    "request_id",
+    "conversation_id",
+    "error_code",
+    "reason",
+    "warning",
+)
 _WATCHED = ("state", "arguments", "result", "reason", "error_code")
 
 
 class CallText(models.Model):
-    """The words of one ended call. The key rises with time; it is the row of the full-text index."""
+    """The words of one ended call. The key rises with time; it is the row of the full-text
+    index."""
 
     call_id = models.CharField(max_length=32, unique=True)
     text = models.TextField()
@@ -40,7 +56,8 @@ class CallText(models.Model):
 
 
 class SavedFilter(models.Model):
-    """A person's name for a view of the list of calls: its query string. A shared one is offered to all who see calls."""
+    """A person's name for a view of the list of calls: its query string. A shared one is offered to
+    all who see calls."""
 
     owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="call_filters")
     name = models.CharField(max_length=60)
@@ -48,7 +65,9 @@ class SavedFilter(models.Model):
     shared = models.BooleanField(default=False, db_default=False)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["owner", "name"], name="one_filter_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "name"], name="one_filter_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -66,21 +85,27 @@ def triggers(vendor: str) -> list[tuple[str, str]]:
 
 
 def statements(vendor: str, there: Mapping[str, Collection[str]]) -> list[str]:
-    """The index, its first filling and its triggers; after a migration to an earlier state, none."""
+    """The index, its first filling and its triggers; after a migration to an earlier state,
+    none."""
     if not {"id", "call_id", "text"} <= {*there.get(TABLE, ())}:
         return [f"DROP TABLE IF EXISTS {INDEX}"] if vendor == "sqlite" else []
     return _sqlite() if vendor == "sqlite" else _postgres()
 
 
 def index_anew(vendor: str) -> list[str]:
-    """Statements that make the index of the words that are there, for whoever has put rows in past the triggers."""
+    """Statements that make the index of the words that are there, for whoever has put rows in past
+    the triggers."""
     if vendor != "sqlite":
         return []
-    return [f"DELETE FROM {INDEX}", f"INSERT INTO {INDEX} (rowid, text) SELECT id, text FROM {TABLE}"]  # noqa: S608
+    return [
+        f"DELETE FROM {INDEX}",  # noqa: S608 -- names of ours
+        f"INSERT INTO {INDEX} (rowid, text) SELECT id, text FROM {TABLE}",  # noqa: S608
+    ]
 
 
 def _text(row: str) -> str:
-    """The words of a call in SQL. Line breaks within JSON texts part words, as they do for readers."""
+    """The words of a call in SQL. Line breaks within JSON texts part words, as they do for
+    readers."""
     long = [f"substr({row}arguments, 1, {ARGUMENTS})", f"substr({row}result, 1, {RESULT})"]
     whole = " || ' ' || ".join([*(f"COALESCE({row}{name}, '')" for name in _NAMES), *long])
     for escaped in (r"\\n", r"\n", r"\r", r"\t"):
@@ -109,8 +134,9 @@ def _when(differs: str) -> str:
 
 
 def _sqlite() -> list[str]:
-    # The index has a copy of the words: one that has none must be told them to forget them, and breaks where they differ.
-    # New words wait for the clock (``services.records.words``): to index each call as it ends costs more than to write it.
+    # The index has a copy of the words: one that has none must be told them to forget them, and
+    # breaks where they differ. New words wait for the clock (``services.records.words``): to index
+    # each call as it ends costs more than to write it.
     end = f"(SELECT max(id) FROM {INDEX}_docsize)"  # noqa: S608
     begins = f"(SELECT min(id) FROM {TABLE}) IS (SELECT min(id) FROM {INDEX}_docsize)"  # noqa: S608
     again = f"INSERT INTO {INDEX} (rowid, text) SELECT NEW.id, NEW.text WHERE NEW.id < {end};"

@@ -10,9 +10,12 @@ from mcpregistry.domain.servers.sandbox import Policy
 from mcpregistry.domain.servers.target import Bounds, Ports
 from mcpregistry.models.tracked import TrackedModel
 
-MEMORY_MB, PROCESSES = 4096, 256  # far above what servers use, a browser's among them
+# far above what servers use, a browser's among them
+MEMORY_MB = 4096
+PROCESSES = 256
 FILE_MB = 4096  # in a sandbox, where nobody has said otherwise
-MOST_MB, MOST_SECONDS = 16 * 1024 * 1024, 31_536_000
+MOST_MB = 16 * 1024 * 1024
+MOST_SECONDS = 31_536_000
 
 
 class SandboxMode(models.TextChoices):
@@ -32,10 +35,14 @@ class SandboxNetwork(models.TextChoices):
 
 
 class Confined(TrackedModel):
-    """The part of a server that its sandbox and its limits are made of. A remote one has them too, and they mean nothing."""
+    """The part of a server that its sandbox and its limits are made of. A remote one has them too,
+    and they mean nothing."""
 
     sandbox = models.CharField(
-        max_length=10, choices=SandboxMode.choices, default=SandboxMode.OFF, db_default=SandboxMode.OFF
+        max_length=10,
+        choices=SandboxMode.choices,
+        default=SandboxMode.OFF,
+        db_default=SandboxMode.OFF,
     )
     sandbox_network = models.CharField(
         _("network"),
@@ -46,34 +53,63 @@ class Confined(TrackedModel):
     )
     sandbox_read = models.JSONField(_("may read"), default=list, db_default=[], blank=True)
     sandbox_write = models.JSONField(_("may write"), default=list, db_default=[], blank=True)
-    sandbox_connect = models.JSONField(_("ports to connect to"), default=list, db_default=[], blank=True)
-    sandbox_listen = models.JSONField(_("ports to listen on"), default=list, db_default=[], blank=True)
+    sandbox_connect = models.JSONField(
+        _("ports to connect to"), default=list, db_default=[], blank=True
+    )
+    sandbox_listen = models.JSONField(
+        _("ports to listen on"), default=list, db_default=[], blank=True
+    )
     # Of its processes, in its sandbox or not.
     max_memory_mb = models.PositiveIntegerField(
-        _("memory (MB)"), default=MEMORY_MB, db_default=MEMORY_MB, validators=[MaxValueValidator(MOST_MB)],
-        help_text=_("Memory in MB that all processes of the server may use together. If they use more, the server is "
-        "stopped. Set to 0 for no limit."),
-    )  # fmt: skip
+        _("memory (MB)"),
+        default=MEMORY_MB,
+        db_default=MEMORY_MB,
+        validators=[MaxValueValidator(MOST_MB)],
+        help_text=_(
+            "Memory in MB that all processes of the server may use together. If they use more, the server is "
+            "stopped. Set to 0 for no limit."
+        ),
+    )
     max_processes = models.PositiveIntegerField(
-        _("processes"), default=PROCESSES, db_default=PROCESSES, validators=[MaxValueValidator(100_000)],
-        help_text=_("Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 "
-        "for no limit."),
-    )  # fmt: skip
+        _("processes"),
+        default=PROCESSES,
+        db_default=PROCESSES,
+        validators=[MaxValueValidator(100_000)],
+        help_text=_(
+            "Maximum number of processes at the same time. If there are more, the server is stopped. Set to 0 "
+            "for no limit."
+        ),
+    )
     max_cpu_seconds = models.PositiveIntegerField(
-        _("processor time (seconds)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_SECONDS)],
-        help_text=_("CPU seconds that all processes of the server may use in total, counted from its start. If they "
-        "use more, the server is stopped. Set to 0 for no limit."),
-    )  # fmt: skip
+        _("processor time (seconds)"),
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MOST_SECONDS)],
+        help_text=_(
+            "CPU seconds that all processes of the server may use in total, counted from its start. If they "
+            "use more, the server is stopped. Set to 0 for no limit."
+        ),
+    )
     max_file_mb = models.PositiveIntegerField(
-        _("maximum file size (MB)"), default=0, db_default=0, validators=[MaxValueValidator(MOST_MB)],
-        help_text=_("Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 "
-        "in the sandbox, otherwise no limit."),
-    )  # fmt: skip
+        _("maximum file size (MB)"),
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MOST_MB)],
+        help_text=_(
+            "Largest file in MB that the server may write. Larger writes fail. Set to 0 for the default: 4,096 "
+            "in the sandbox, otherwise no limit."
+        ),
+    )
     max_open_files = models.PositiveIntegerField(
-        _("open files"), default=0, db_default=0, validators=[MaxValueValidator(1_000_000)],
-        help_text=_("Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
-        "servers do not start with fewer than 256."),
-    )  # fmt: skip
+        _("open files"),
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(1_000_000)],
+        help_text=_(
+            "Maximum number of open files in each process. Set to 0 to use the limit of this site. Some "
+            "servers do not start with fewer than 256."
+        ),
+    )
 
     class Meta:
         abstract = True
@@ -95,12 +131,20 @@ class Confined(TrackedModel):
     def bounds(self) -> Bounds:
         """What a local server's processes may use."""
         return Bounds(
-            memory_mb=self.max_memory_mb, processes=self.max_processes, cpu_seconds=self.max_cpu_seconds,
-            file_mb=self.max_file_mb, open_files=self.max_open_files,
-        )  # fmt: skip
+            memory_mb=self.max_memory_mb,
+            processes=self.max_processes,
+            cpu_seconds=self.max_cpu_seconds,
+            file_mb=self.max_file_mb,
+            open_files=self.max_open_files,
+        )
 
     def raised_bounds(self) -> dict[str, int]:
-        """Return the limits of its processes that are wider than their default; 0 is none at all."""
+        """Return the limits of its processes that are wider than their default; 0 is none at
+        all."""
         usual = {"max_memory_mb": MEMORY_MB, "max_processes": PROCESSES, "max_file_mb": FILE_MB}
-        raised = {name: value for name, most in usual.items() if (value := getattr(self, name)) > most}
-        return raised | {name: 0 for name in ("max_memory_mb", "max_processes") if not getattr(self, name)}
+        raised = {
+            name: value for name, most in usual.items() if (value := getattr(self, name)) > most
+        }
+        return raised | {
+            name: 0 for name in ("max_memory_mb", "max_processes") if not getattr(self, name)
+        }

@@ -36,9 +36,11 @@ class Conversations(VisibleQuerySet["Conversation"]):
 
 
 class Conversation(TrackedModel):
-    """One conversation of an agent. Its calls name it; they are kept as long as calls are, whatever becomes of it.
+    """One conversation of an agent. Its calls name it; they are kept as long as calls are, whatever
+    becomes of it.
 
-    ``servers`` are names, not rows: when the last of them is deleted, nothing is left to be seen, instead of everything.
+    ``servers`` are names, not rows: when the last of them is deleted, nothing is left to be seen,
+    instead of everything.
     """
 
     State = ConversationState
@@ -46,14 +48,22 @@ class Conversation(TrackedModel):
     id = models.CharField(primary_key=True, max_length=32, default=ordered_id, editable=False)
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="conversations")
     title = models.CharField(max_length=200, blank=True)
-    state = models.CharField(max_length=8, choices=ConversationState, default=ConversationState.OPEN, editable=False)
+    state = models.CharField(
+        max_length=8, choices=ConversationState, default=ConversationState.OPEN, editable=False
+    )
     servers = models.JSONField(
-        default=list, blank=True,
-        help_text=_("Short names of the servers whose tools are visible in the "
-            "conversation. If empty, the agent sees all tools that it is granted.")
-    )  # fmt: skip
+        default=list,
+        blank=True,
+        help_text=_(
+            "Short names of the servers whose tools are visible in the "
+            "conversation. If empty, the agent sees all tools that it is granted."
+        ),
+    )
     snoozed_until = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text=_("The agent does not answer before this time.")
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("The agent does not answer before this time."),
     )
     created_by = models.CharField(max_length=200, blank=True, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -87,14 +97,19 @@ class Messages(VisibleQuerySet["Message"]):
 
 
 class Message(models.Model):
-    """What somebody has written in a conversation. Its text is erased with the payloads of calls of its time."""
+    """What somebody has written in a conversation. Its text is erased with the payloads of calls of
+    its time."""
 
     Kind = MessageKind
 
-    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.CASCADE, related_name="messages"
+    )
     kind = models.CharField(max_length=8, choices=MessageKind)
     text = models.TextField(validators=[MaxLengthValidator(LONGEST_MESSAGE)])
-    author = models.CharField(max_length=200, help_text=_("Who wrote the message, as named in the audit log."))
+    author = models.CharField(
+        max_length=200, help_text=_("Who wrote the message, as named in the audit log.")
+    )
     author_id = models.BigIntegerField(
         null=True, blank=True, help_text=_("ID of the account of the user who wrote the message.")
     )

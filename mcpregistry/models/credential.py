@@ -14,7 +14,8 @@ from mcpregistry.models.tracked import TrackedModel
 
 
 class Credential(TrackedModel):
-    """A named secret that servers and providers of its scope refer to as ``${cred:NAME}``. Write-only once saved."""
+    """A named secret that servers and providers of its scope refer to as ``${cred:NAME}``.
+    Write-only once saved."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=63, unique=True, validators=[slug_validator])
@@ -22,10 +23,14 @@ class Credential(TrackedModel):
     sealed_value = models.TextField(blank=True, editable=False)
     value = Sealed("sealed_value", str)
     scope = models.JSONField(
-        default=list, db_default=[], blank=True,
-        help_text=_('Servers and providers that can use the credential, for example ["server:github", '
-'"provider:openai"]. If empty, no server or provider can use it.'),
-    )  # fmt: skip
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text=_(
+            'Servers and providers that can use the credential, for example ["server:github", '
+            '"provider:openai"]. If empty, no server or provider can use it.'
+        ),
+    )
     updated_at = models.DateTimeField(auto_now=True)
 
     history = HistoricalRecords(excluded_fields=["sealed_value"])

@@ -52,11 +52,17 @@ class EnergyPool(SignedBook):
 
     BOOK = "energy"
 
-    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(
+        _("short name"), max_length=63, unique=True, validators=[slug_validator]
+    )
     description = models.TextField(blank=True)
-    capacity = models.FloatField(default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)])
+    capacity = models.FloatField(
+        default=100.0, validators=[MinValueValidator(0.001), MaxValueValidator(_MOST)]
+    )
     regeneration = models.FloatField(
-        default=1.0, validators=_AT_LEAST_0, help_text=_("Units that are refilled per second, up to the capacity.")
+        default=1.0,
+        validators=_AT_LEAST_0,
+        help_text=_("Units that are refilled per second, up to the capacity."),
     )
     critical = models.FloatField(
         default=10.0,
@@ -69,32 +75,55 @@ class EnergyPool(SignedBook):
         help_text=_("At this level, work that was paused because of low energy continues."),
     )
     low_policy = models.CharField(
-        _("sub-agent work at low energy"), max_length=8, choices=LowPolicy.choices, default=LowPolicy.AUTO
+        _("sub-agent work at low energy"),
+        max_length=8,
+        choices=LowPolicy.choices,
+        default=LowPolicy.AUTO,
     )
     on_empty = models.CharField(
-        _("calls without enough energy"), max_length=8, default=OnEmpty.DENY.value,
-        choices=[(OnEmpty.DENY.value, _("are refused; the error states how long to wait")),
-                 (OnEmpty.WAIT.value, _("wait for energy, then are refused")),
-                 (OnEmpty.ALLOW.value, _("run anyway; energy is only counted"))],
-    )  # fmt: skip
+        _("calls without enough energy"),
+        max_length=8,
+        default=OnEmpty.DENY.value,
+        choices=[
+            (OnEmpty.DENY.value, _("are refused; the error states how long to wait")),
+            (OnEmpty.WAIT.value, _("wait for energy, then are refused")),
+            (OnEmpty.ALLOW.value, _("run anyway; energy is only counted")),
+        ],
+    )
     max_wait = models.FloatField(
-        _("longest wait"), default=20.0, validators=[MinValueValidator(0), MaxValueValidator(45)],
-        help_text=_("Maximum number of seconds that a call waits for energy, up to 45. Default: 20."),
-    )  # fmt: skip
+        _("longest wait"),
+        default=20.0,
+        validators=[MinValueValidator(0), MaxValueValidator(45)],
+        help_text=_(
+            "Maximum number of seconds that a call waits for energy, up to 45. Default: 20."
+        ),
+    )
     per_call = models.FloatField(_("cost per call"), default=0.0, validators=_AT_LEAST_0)
     per_second = models.FloatField(
-        _("cost per second"), default=2.0, validators=_AT_LEAST_0,
-        help_text=_("Units for each second from when the call is sent until it ends. Waiting for an approval is free."),
-    )  # fmt: skip
+        _("cost per second"),
+        default=2.0,
+        validators=_AT_LEAST_0,
+        help_text=_(
+            "Units for each second from when the call is sent until it ends. Waiting for an approval is free."
+        ),
+    )
     per_kilobyte = models.FloatField(_("cost per KiB"), default=0.0, validators=_AT_LEAST_0)
     per_1000_input = models.FloatField(
-        _("per 1,000 input tokens"), default=0.5, db_default=0.5, validators=_AT_LEAST_0,
-        help_text=_("Units for 1,000 input tokens of model turns, in runs of expert tools that the agents call."),
-    )  # fmt: skip
+        _("per 1,000 input tokens"),
+        default=0.5,
+        db_default=0.5,
+        validators=_AT_LEAST_0,
+        help_text=_(
+            "Units for 1,000 input tokens of model turns, in runs of expert tools that the agents call."
+        ),
+    )
     per_1000_cached = models.FloatField(
-        _("per 1,000 cached tokens"), default=0.05, db_default=0.05, validators=_AT_LEAST_0,
+        _("per 1,000 cached tokens"),
+        default=0.05,
+        db_default=0.05,
+        validators=_AT_LEAST_0,
         help_text=_("Units for 1,000 input tokens that the provider read from its cache."),
-    )  # fmt: skip
+    )
     per_1000_output = models.FloatField(
         _("per 1,000 output tokens"), default=2.0, db_default=2.0, validators=_AT_LEAST_0
     )
@@ -107,7 +136,9 @@ class EnergyPool(SignedBook):
     class Meta:
         ordering = ["slug"]
         constraints = [
-            models.CheckConstraint(condition=Q(resume__gte=models.F("critical")), name="energy_resume_above_critical")
+            models.CheckConstraint(
+                condition=Q(resume__gte=models.F("critical")), name="energy_resume_above_critical"
+            )
         ]
 
     def __str__(self) -> str:
@@ -121,9 +152,13 @@ class EnergyPool(SignedBook):
     @property
     def rates(self) -> Rates:
         return Rates(
-            self.per_call, self.per_second, self.per_kilobyte, self.per_1000_input, self.per_1000_cached,
+            self.per_call,
+            self.per_second,
+            self.per_kilobyte,
+            self.per_1000_input,
+            self.per_1000_cached,
             self.per_1000_output,
-        )  # fmt: skip
+        )
 
     def word(self, level: float) -> Level:
         """How this level is called, for this pool."""
@@ -131,7 +166,8 @@ class EnergyPool(SignedBook):
 
 
 class EnergyEntry(SignedBookEntry):
-    """One charge or gift. Only ever added; ``reference`` makes sure that nothing is charged twice."""
+    """One charge or gift. Only ever added; ``reference`` makes sure that nothing is charged
+    twice."""
 
     SIGNED = ("kind", "amount", "before", "after", "agent_slug", "reference", "seconds", "at")
 
@@ -150,11 +186,15 @@ class EnergyEntry(SignedBookEntry):
     before = models.FloatField()
     after = models.FloatField()
     agent_slug = models.CharField(_("agent"), max_length=63, blank=True)
-    reference = models.CharField(max_length=80, blank=True, help_text=_("ID of the call, run or request."))
+    reference = models.CharField(
+        max_length=80, blank=True, help_text=_("ID of the call, run or request.")
+    )
     seconds = models.FloatField(
         null=True,
         blank=True,
-        help_text=_("Seconds from when the call is sent until it ends, without its wait for energy."),
+        help_text=_(
+            "Seconds from when the call is sent until it ends, without its wait for energy."
+        ),
     )
     at = models.DateTimeField(_("time"))
 
@@ -163,14 +203,18 @@ class EnergyEntry(SignedBookEntry):
         ordering = ["-id"]
         indexes = [
             models.Index(fields=["pool", "-id"], name="energy_entries_of_pool"),
-            models.Index(fields=["reference"], condition=Q(kind="call", seconds=None), name="energy_supposed"),
+            models.Index(
+                fields=["reference"], condition=Q(kind="call", seconds=None), name="energy_supposed"
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
                 fields=["kind", "reference"], condition=~Q(reference=""), name="energy_charged_once"
             ),
-            models.UniqueConstraint(fields=["pool", "seq"], condition=Q(seq__gt=0), name="one_energy_entry_per_seq"),
-        ]  # fmt: skip
+            models.UniqueConstraint(
+                fields=["pool", "seq"], condition=Q(seq__gt=0), name="one_energy_entry_per_seq"
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.get_kind_display()}, {self.amount:g} units"
@@ -182,9 +226,12 @@ class EnergyEntry(SignedBookEntry):
 
     @classmethod
     def of_call(cls, call: str = "pk") -> Subquery:
-        """Units that a call has cost, for a query of calls or of rows that name one in ``call``; null: nothing."""
+        """Units that a call has cost, for a query of calls or of rows that name one in ``call``;
+        null: nothing."""
         kinds = [cls.Kind.CALL, cls.Kind.CORRECTION]
-        rows = cls.objects.filter(~Q(reference=""), kind__in=kinds, reference=OuterRef(call)).order_by()
+        rows = cls.objects.filter(
+            ~Q(reference=""), kind__in=kinds, reference=OuterRef(call)
+        ).order_by()
         sums = rows.values("reference").annotate(sum=models.Sum("amount"))
         return Subquery(sums.values("sum"), output_field=models.FloatField())
 
@@ -197,8 +244,8 @@ class EnergyEntry(SignedBookEntry):
 class EnergyReservation(models.Model):
     """What is out and still to be charged, and what it is expected to cost.
 
-    That of a call goes when the call has ended, in the transaction that charges it; that of a model's turn, which has
-    the run's id, with the turn.
+    That of a call goes when the call has ended, in the transaction that charges it; that of a
+    model's turn, which has the run's id, with the turn.
     """
 
     class Kind(models.TextChoices):
@@ -206,7 +253,9 @@ class EnergyReservation(models.Model):
         TURN = "turn", _("model turn")
 
     pool = models.ForeignKey(EnergyPool, on_delete=models.CASCADE, related_name="reservations")
-    kind = models.CharField(max_length=4, choices=Kind.choices, default=Kind.CALL, db_default=Kind.CALL.value)
+    kind = models.CharField(
+        max_length=4, choices=Kind.choices, default=Kind.CALL, db_default=Kind.CALL.value
+    )
     call_id = models.CharField(max_length=32, unique=True)
     agent_slug = models.CharField(max_length=63)
     amount = models.FloatField()
@@ -222,14 +271,23 @@ class EnergyReservation(models.Model):
 
 
 class ToolUsage(models.Model):
-    """What the last calls of a tool took, from their records; the clock reckons it anew. Estimates are made of it."""
+    """What the last calls of a tool took, from their records; the clock reckons it anew. Estimates
+    are made of it."""
 
-    tool = models.OneToOneField(Tool, on_delete=models.CASCADE, related_name="usage", primary_key=True)
-    calls = models.PositiveIntegerField(help_text=_("Number of calls that these figures are based on."))
+    tool = models.OneToOneField(
+        Tool, on_delete=models.CASCADE, related_name="usage", primary_key=True
+    )
+    calls = models.PositiveIntegerField(
+        help_text=_("Number of calls that these figures are based on.")
+    )
     seconds = models.FloatField(help_text=_("Average duration in seconds. Newer calls count more."))
-    length = models.FloatField(help_text=_("Average size of arguments and result in bytes. Newer calls count more."))
+    length = models.FloatField(
+        help_text=_("Average size of arguments and result in bytes. Newer calls count more.")
+    )
     median = models.FloatField(help_text=_("Median duration in seconds."))
-    p95 = models.FloatField(_("95th percentile"), help_text=_("95th percentile of the duration in seconds."))
+    p95 = models.FloatField(
+        _("95th percentile"), help_text=_("95th percentile of the duration in seconds.")
+    )
     line = models.JSONField(
         null=True,
         blank=True,

@@ -1,8 +1,10 @@
-"""Which changes of which tables the change feed tells running processes of, besides the configuration's.
+"""Which changes of which tables the change feed tells running processes of, besides the
+configuration's.
 
-Triggers tell (``models/guards.py`` installs them), so no way of editing can forget to: on PostgreSQL they notify the
-topic's channel with the key, in the transaction of the change; on SQLite, which has no such thing, they raise the
-topic's counter in the table ``Change``. ``calls/watch/changes.py`` listens.
+Triggers tell (``models/guards.py`` installs them), so no way of editing can forget to: on
+PostgreSQL they notify the topic's channel with the key, in the transaction of the change; on
+SQLite, which has no such thing, they raise the topic's counter in the table ``Change``.
+``calls/watch/changes.py`` listens.
 """
 
 from __future__ import annotations
@@ -17,18 +19,16 @@ from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.invocation import Invocation
 
-CONFIGURATION, CALLS, TASKS, SESSIONS, STREAMS = (
-    "configuration",
-    "calls",
-    "tasks",
-    "sessions",
-    "streams",
-)
+CONFIGURATION = "configuration"
+CALLS = "calls"
+TASKS = "tasks"
+SESSIONS = "sessions"
+STREAMS = "streams"
 
 
 class Change(models.Model):
-    """SQLite: how often something of this topic has changed. PostgreSQL leaves it alone: a row that everybody
-    raises would make all writers wait for each other."""
+    """SQLite: how often something of this topic has changed. PostgreSQL leaves it alone: a row that
+    everybody raises would make all writers wait for each other."""
 
     topic = models.CharField(primary_key=True, max_length=40)
     number = models.BigIntegerField(default=0, db_default=0)
@@ -39,8 +39,9 @@ class Change(models.Model):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """``key``: the column by which those who wait know the row; ``columns``: an update counts where one of them
-    differs; ``inserted``: new rows count as well; ``only``: a condition in SQL on the row as it is now."""
+    """``key``: the column by which those who wait know the row; ``columns``: an update counts where
+    one of them differs; ``inserted``: new rows count as well; ``only``: a condition in SQL on the
+    row as it is now."""
 
     topic: str
     key: str
@@ -50,7 +51,8 @@ class Told:
 
 
 TOLD: dict[type[Model], Told] = {
-    # Calls that were held. Nobody waits by the feed for others, of which there are thousands a second.
+    # Calls that were held. Nobody waits by the feed for others, of which there are thousands a
+    # second.
     Invocation: Told(CALLS, "id", ("state",), only="NEW.outcome = 'ask'"),
     HostTask: Told(TASKS, "id", ("version", "cancel_requested", "input_responses")),
     HostSession: Told(SESSIONS, "id", ("ended_at",)),
@@ -76,7 +78,11 @@ def channel(topic: str) -> str:
 
 def triggers() -> list[tuple[str, str]]:
     """(trigger, table) of every one that tells."""
-    return [(name, model._meta.db_table) for model, told in TOLD.items() for name, _ in _events(model, told)]
+    return [
+        (name, model._meta.db_table)
+        for model, told in TOLD.items()
+        for name, _ in _events(model, told)
+    ]
 
 
 def _events(model: type[Model], told: Told) -> list[tuple[str, str]]:
@@ -94,19 +100,28 @@ def _when(told: Told, event: str, differs: str) -> str:
 def _told(there: Mapping[str, Collection[str]]) -> list[tuple[type[Model], Told]]:
     """Of the tables that are there whole."""
     named = [(model, told, {told.key, *told.columns}) for model, told in TOLD.items()]
-    return [(model, told) for model, told, names in named if names <= {*there.get(model._meta.db_table, ())}]
+    return [
+        (model, told)
+        for model, told, names in named
+        if names <= {*there.get(model._meta.db_table, ())}
+    ]
 
 
 def sqlite_statements(there: Mapping[str, Collection[str]]) -> list[str]:
     """One counter row for each topic that tables tell of, and the triggers that raise it."""
-    counters, statements = Change._meta.db_table, []
+    counters = Change._meta.db_table
+    statements = []
     for topic in topics():
         statements.append(f"INSERT OR IGNORE INTO {counters} (topic, number) VALUES ('{topic}', 0)")  # noqa: S608
     for model, told in _told(there):
-        raised = f"BEGIN UPDATE {counters} SET number = number + 1 WHERE topic = '{told.topic}'; END"  # noqa: S608
+        raised = (
+            f"BEGIN UPDATE {counters} SET number = number + 1 WHERE topic = '{told.topic}'; END"  # noqa: S608
+        )
         for name, event in _events(model, told):
             when = _when(told, event, "IS NOT")
-            statements.append(f"CREATE TRIGGER {name} AFTER {event.upper()} ON {model._meta.db_table} {when} {raised}")
+            statements.append(
+                f"CREATE TRIGGER {name} AFTER {event.upper()} ON {model._meta.db_table} {when} {raised}"
+            )
     return statements
 
 

@@ -1,4 +1,5 @@
-"""Versions of groups of people, which are Django's own records: what the members of each were allowed, and when."""
+"""Versions of groups of people, which are Django's own records: what the members of each were
+allowed, and when."""
 
 from __future__ import annotations
 
@@ -13,17 +14,25 @@ _CLEARED = "_slipsnisse_cleared"
 
 
 class _Versions(HistoricalRecords):
-    """Also where the permission is told which groups have it: the library takes whichever side was asked for the group."""
+    """Also where the permission is told which groups have it: the library takes whichever side was
+    asked for the group."""
 
     def m2m_changed(
-        self, instance: Any, action: str, attr: str, pk_set: Collection[int] | None, reverse: bool, **more: Any
+        self,
+        instance: Any,
+        action: str,
+        attr: str,
+        pk_set: Collection[int] | None,
+        reverse: bool,
+        **more: Any,
     ) -> None:
         for group in _groups(instance, action, pk_set) if reverse else [instance]:
             super().m2m_changed(group, action, attr, pk_set, reverse, **more)
 
 
 def _groups(permission: Permission, action: str, pk_set: Collection[int] | None) -> list[Group]:
-    """Those that one change of a permission's groups has changed; which were cleared is known before alone."""
+    """Those that one change of a permission's groups has changed; which were cleared is known
+    before alone."""
     if action == "pre_clear":
         setattr(permission, _CLEARED, list(permission.group_set.all()))
     if action == "post_clear":

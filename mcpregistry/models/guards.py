@@ -1,11 +1,14 @@
 """Rules that the database itself keeps, whoever writes to it.
 
-* every change of a configuration table raises ``Configuration.revision`` (and notifies, on PostgreSQL);
-* changes of calls, tasks and what other apps have named are told to those who wait (``models/feed.py``);
-* the audit log, its seals and the records of its archives refuse UPDATE, DELETE and TRUNCATE; but an entry that such a
-  record says to be in a file may be removed;
+* every change of a configuration table raises ``Configuration.revision`` (and notifies, on
+  PostgreSQL);
+* changes of calls, tasks and what other apps have named are told to those who wait
+  (``models/feed.py``);
+* the audit log, its seals and the records of its archives refuse UPDATE, DELETE and TRUNCATE; but
+  an entry that such a record says to be in a file may be removed;
 * the words of ended calls are kept, indexed and forgotten with them (``models/call_text.py``);
-* a call in a terminal state keeps it; but what was only supposed of one may give way to what is known.
+* a call in a terminal state keeps it; but what was only supposed of one may give way to what is
+  known.
 
 They are triggers, installed after every migrate: SQLite drops a table's triggers when a migration
 rebuilds it, so a one-off migration would lose them silently.
@@ -36,8 +39,21 @@ from mcpregistry.models.tool import Tool
 WATCHED: dict[type[Model], frozenset[str]] = {
     Server: frozenset(
         {
-            "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "next_check_at", "check_until", "check_by",
-            "protocol_era", "server_info", "refreshed_at", "updated_at", "sealed_extra", "source", "left_out",
+            "last_ok_at",
+            "last_error",
+            "last_error_code",
+            "last_error_at",
+            "consecutive_failures",
+            "next_check_at",
+            "check_until",
+            "check_by",
+            "protocol_era",
+            "server_info",
+            "refreshed_at",
+            "updated_at",
+            "sealed_extra",
+            "source",
+            "left_out",
             "last_connected_at",
         }
     ),
@@ -48,14 +64,31 @@ WATCHED: dict[type[Model], frozenset[str]] = {
     Endpoint: frozenset(),
     Grant: frozenset({"note"}),
     Workspace: frozenset(),
-    ProjectFile: frozenset({"seen_at", "confirmed_at", "confirmed_by", "confirmed_as", "sealed_entries", "sealed_confirmed_entries", "variables"}),
+    ProjectFile: frozenset(
+        {
+            "seen_at",
+            "confirmed_at",
+            "confirmed_by",
+            "confirmed_as",
+            "sealed_entries",
+            "sealed_confirmed_entries",
+            "variables",
+        }
+    ),
     Credential: frozenset({"description", "updated_at"}),
     PolicyRule: frozenset({"note"}),
     Permit: frozenset({"uses_left"}),
     Configuration: frozenset(
-        {"revision", "complete_for", "keep_payloads_days", "keep_calls_days", "keep_history_days", "sub_agent_enabled"}
+        {
+            "revision",
+            "complete_for",
+            "keep_payloads_days",
+            "keep_calls_days",
+            "keep_history_days",
+            "sub_agent_enabled",
+        }
     ),
-}  # fmt: skip
+}
 
 
 def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
@@ -70,11 +103,15 @@ There = dict[str, set[str]]  # the columns of each table that a trigger is for
 
 _SITE = Configuration._meta.db_table
 _APPENDED = {  # only ever added to
-    "audit": AuditEntry._meta.db_table, "seal": AuditSeal._meta.db_table, "archive": AuditArchive._meta.db_table,
-}  # fmt: skip
-# The one exception. Whoever writes such a record by hand cannot sign it, and ``audit verify`` finds it.
+    "audit": AuditEntry._meta.db_table,
+    "seal": AuditSeal._meta.db_table,
+    "archive": AuditArchive._meta.db_table,
+}
+# The one exception. Whoever writes such a record by hand cannot sign it, and ``audit verify`` finds
+# it.
 _ARCHIVED = f"SELECT 1 FROM {_APPENDED['archive']} WHERE writer = OLD.writer AND OLD.seq BETWEEN from_seq AND to_seq"  # noqa: S608
-_COLUMNS = {  # in one query: Django's introspection of SQLite parses how each table was made, for a second
+# in one query: Django's introspection of SQLite parses how each table was made, for a second
+_COLUMNS = {
     "sqlite": "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'",
     "postgresql": "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()",
 }
@@ -90,10 +127,13 @@ _EXTRA = {"sqlite": ("replace",), "postgresql": ("truncate",)}  # ways round UPD
 def install_guards() -> None:
     """Create all triggers anew; idempotent. Also makes sure that the one Configuration row exists.
 
-    After a migration to an earlier state there is not all that they name: then those for what is there.
+    After a migration to an earlier state there is not all that they name: then those for what is
+    there.
     """
     there = _there()
-    if not {field.column for field in Configuration._meta.local_concrete_fields} - there.get(_SITE, set()):
+    if not {field.column for field in Configuration._meta.local_concrete_fields} - there.get(
+        _SITE, set()
+    ):
         Configuration.load()
     statements = _postgres(there) if connection.vendor == "postgresql" else _sqlite(there)
     drop_guards()
@@ -103,7 +143,8 @@ def install_guards() -> None:
 
 
 def drop_guards() -> None:
-    """Remove all triggers, before they are made anew or rows of a closed record are repaired on purpose."""
+    """Remove all triggers, before they are made anew or rows of a closed record are repaired on
+    purpose."""
     with connection.cursor() as cursor:
         for statement in _drops():
             cursor.execute(statement)
@@ -113,9 +154,7 @@ def missing_guards() -> list[str]:
     """Names of triggers that should be there and are not, or do not fire for usual sessions."""
     if connection.vendor == "postgresql":
         source = "SELECT tgname, relname FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid"
-        source += (
-            " WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND relnamespace = current_schema()::regnamespace"
-        )
+        source += " WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND relnamespace = current_schema()::regnamespace"
     else:
         source = "SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger'"
     with connection.cursor() as cursor:
@@ -125,7 +164,8 @@ def missing_guards() -> list[str]:
 
 
 def unknown_guards() -> list[str]:
-    """Triggers and rules of the site's tables that are not the site's own, for example ``evil on mcpregistry_grant``.
+    """Triggers and rules of the site's tables that are not the site's own, for example ``evil on
+    mcpregistry_grant``.
 
     They could change or drop what the site writes.
     """
@@ -138,13 +178,16 @@ def unknown_guards() -> list[str]:
 
 
 def altered_guards() -> list[str]:
-    """Names of triggers that are there and do something else than those that ``install_guards`` creates.
+    """Names of triggers that are there and do something else than those that ``install_guards``
+    creates.
 
     It takes some milliseconds on SQLite and a tenth of a second on PostgreSQL.
     """
     there = _there()
     if connection.vendor == "postgresql":
-        return trigger_texts.altered_on_postgres(_postgres(there), {table for _, table in _names()} & there.keys())
+        return trigger_texts.altered_on_postgres(
+            _postgres(there), {table for _, table in _names()} & there.keys()
+        )
     return trigger_texts.altered_on_sqlite(_sqlite(there))
 
 
@@ -162,9 +205,16 @@ def _watched(there: There) -> Iterator[tuple[str, list[str]]]:
     """(table, columns) of each configuration table that is there."""
     for model, ignored in WATCHED.items():
         table = model._meta.db_table
-        columns = {f.name: f.column for f in model._meta.local_concrete_fields if f.column in there.get(table, ())}
+        columns = {
+            f.name: f.column
+            for f in model._meta.local_concrete_fields
+            if f.column in there.get(table, ())
+        }
         if columns:
-            yield table, [column for name, column in columns.items() if column and name not in ignored]
+            yield (
+                table,
+                [column for name, column in columns.items() if column and name not in ignored],
+            )
 
 
 def _changed(columns: Iterable[str], differs: str) -> str:
@@ -174,14 +224,22 @@ def _changed(columns: Iterable[str], differs: str) -> str:
 def _names() -> list[tuple[str, str]]:
     """(trigger, table) of every guard."""
     events = ("insert", "update", "delete")
-    watched = [(f"watch_{m._meta.db_table}_{event}", m._meta.db_table) for m in WATCHED for event in events]
+    watched = [
+        (f"watch_{m._meta.db_table}_{event}", m._meta.db_table) for m in WATCHED for event in events
+    ]
     kept = [
         (f"{name}_no_{event}", table)
         for name, table in _APPENDED.items()
         for event in ("update", "delete", *_EXTRA[connection.vendor])
     ]
     words = call_text.triggers(connection.vendor)
-    return [*watched, *kept, *feed.triggers(), *words, ("call_stays_ended", Invocation._meta.db_table)]
+    return [
+        *watched,
+        *kept,
+        *feed.triggers(),
+        *words,
+        ("call_stays_ended", Invocation._meta.db_table),
+    ]
 
 
 def _drops() -> list[str]:
@@ -195,7 +253,8 @@ def _named(states: Iterable[State]) -> str:
 
 
 def _stays_ended() -> str:
-    """When a change of a call's state is refused, but for the words with which a database says that it is one."""
+    """When a change of a call's state is refused, but for the words with which a database says that
+    it is one."""
     supposed = f"OLD.state = '{State.UNKNOWN.value}' AND OLD.error_code = '{SUPPOSED}'"
     return f"OLD.state IN ({_named(TERMINAL)}) AND NOT ({supposed} AND NEW.state IN ({_named(CORRECTIONS)}))"
 
@@ -207,7 +266,9 @@ def _sqlite(there: There) -> list[str]:
     statements = [
         *_sqlite_append_only("audit", "id = NEW.id OR (writer = NEW.writer AND seq = NEW.seq)"),
         *_sqlite_append_only("seal", "number = NEW.number"),
-        *_sqlite_append_only("archive", "number = NEW.number OR (writer = NEW.writer AND to_seq = NEW.to_seq)"),
+        *_sqlite_append_only(
+            "archive", "number = NEW.number OR (writer = NEW.writer AND to_seq = NEW.to_seq)"
+        ),
         # The last line of defence: whatever code is wrong, an ended call keeps its end.
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN {_stays_ended()} "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
@@ -223,7 +284,8 @@ def _sqlite(there: There) -> list[str]:
 
 
 def _sqlite_append_only(name: str, same: str) -> list[str]:
-    table, refuse = _APPENDED[name], "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
+    table = _APPENDED[name]
+    refuse = "BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END"
     unless = f"WHEN NOT EXISTS ({_ARCHIVED})" if name == "audit" else ""
     return [
         f"CREATE TRIGGER {name}_no_update BEFORE UPDATE ON {table} {refuse}",
@@ -265,4 +327,8 @@ def _postgres(there: There) -> list[str]:
                 f"CREATE TRIGGER watch_{table}_{event} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
                 "EXECUTE FUNCTION slipsnisse_changed()"
             )
-    return [*statements, *feed.postgres_statements(there), *call_text.statements("postgresql", there)]
+    return [
+        *statements,
+        *feed.postgres_statements(there),
+        *call_text.statements("postgresql", there),
+    ]

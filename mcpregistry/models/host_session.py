@@ -1,4 +1,5 @@
-"""Sessions of hosts of the older era (2025-11-25 and before), so that any web process can serve any of their requests."""
+"""Sessions of hosts of the older era (2025-11-25 and before), so that any web process can serve any
+of their requests."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class HostSessions(VisibleQuerySet["HostSession"]):
 
 
 class HostSession(models.Model):
-    """What a host said in its handshake. The id is in the host's hands; it is good for its agent and endpoint alone."""
+    """What a host said in its handshake. The id is in the host's hands; it is good for its agent
+    and endpoint alone."""
 
     id = models.CharField(primary_key=True, max_length=64)
     agent_slug = models.CharField(max_length=63)
@@ -30,7 +32,9 @@ class HostSession(models.Model):
     )
     client = models.TextField(help_text=_("Parameters of the host's initialize request, as JSON."))
     created_at = models.DateTimeField(help_text=_("When the session began, in database time."))
-    seen_at = models.DateTimeField(help_text=_("When the session was last used, accurate to about a minute."))
+    seen_at = models.DateTimeField(
+        help_text=_("When the session was last used, accurate to about a minute.")
+    )
     ended_at = models.DateTimeField(
         null=True,
         blank=True,
@@ -45,11 +49,17 @@ class HostSession(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text=_("Minimum log level that the host has requested. If empty, the default applies."),
+        help_text=_(
+            "Minimum log level that the host has requested. If empty, the default applies."
+        ),
     )
 
     host_name = models.CharField(
-        max_length=100, blank=True, default="", db_default="", help_text=_("Name that the host reports.")
+        max_length=100,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Name that the host reports."),
     )
     host_version = models.CharField(max_length=100, blank=True, default="", db_default="")
 
@@ -68,7 +78,8 @@ class HostSession(models.Model):
 
     @property
     def door(self) -> str:
-        """The way by which it came. A stream of HTTP+SSE has one version of the protocol, a WebSocket any."""
+        """The way by which it came. A stream of HTTP+SSE has one version of the protocol, a
+        WebSocket any."""
         if self.client:
             return "streamable HTTP"
         return "HTTP+SSE" if self.protocol_version else "WebSocket"
@@ -81,7 +92,8 @@ class HostSession(models.Model):
 
 
 class HostConnection(models.Model):
-    """A connection of the session's own to a server that is shared by *session*, as the process that has it last said."""
+    """A connection of the session's own to a server that is shared by *session*, as the process
+    that has it last said."""
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="connections")
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="+")
@@ -90,7 +102,9 @@ class HostConnection(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["session", "server", "process"], name="host_connections_once"),
+            models.UniqueConstraint(
+                fields=["session", "server", "process"], name="host_connections_once"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -98,11 +112,14 @@ class HostConnection(models.Model):
 
 
 class HostMessage(models.Model):
-    """What a host sent that concerns a request which another web process serves: an answer to its question, say."""
+    """What a host sent that concerns a request which another web process serves: an answer to its
+    question, say."""
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="messages")
     sealed_body = models.TextField(
-        default="", db_default="", help_text=_("The JSON-RPC message. It can contain answers of a user.")
+        default="",
+        db_default="",
+        help_text=_("The JSON-RPC message. It can contain answers of a user."),
     )
     size = models.IntegerField(
         default=0,
@@ -125,30 +142,45 @@ class HostMessage(models.Model):
 
 
 class HostSubscription(models.Model):
-    """A resource of whose changes a session's host wants to hear, by whichever process holds its stream."""
+    """A resource of whose changes a session's host wants to hear, by whichever process holds its
+    stream."""
 
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="subscriptions")
     uri = models.TextField(help_text=_("URI of the resource, as the host writes it."))
-    key = models.CharField(max_length=64, help_text=_("SHA-256 of the URI, because URIs are too long for an index."))
+    key = models.CharField(
+        max_length=64, help_text=_("SHA-256 of the URI, because URIs are too long for an index.")
+    )
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["session", "key"], name="host_subscriptions_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["session", "key"], name="host_subscriptions_once")
+        ]
 
     def __str__(self) -> str:
         return f"{self.session_id} {self.uri}"
 
 
 class HostStream(models.Model):
-    """The answer to one request that takes a while, for a host that may lose its connection and read on elsewhere."""
+    """The answer to one request that takes a while, for a host that may lose its connection and
+    read on elsewhere."""
 
-    id = models.CharField(primary_key=True, max_length=32, help_text=_("Prefix of the event IDs of the stream."))
+    id = models.CharField(
+        primary_key=True, max_length=32, help_text=_("Prefix of the event IDs of the stream.")
+    )
     session = models.ForeignKey(HostSession, on_delete=models.CASCADE, related_name="streams")
-    request = models.TextField(help_text=_("ID and method of the request and the URI that it reads, as JSON."))
-    call_id = models.CharField(max_length=32, blank=True, help_text=_("ID of the call that the request makes, if any."))
+    request = models.TextField(
+        help_text=_("ID and method of the request and the URI that it reads, as JSON.")
+    )
+    call_id = models.CharField(
+        max_length=32, blank=True, help_text=_("ID of the call that the request makes, if any.")
+    )
     asked_at = models.DateTimeField(db_index=True)
     answered_at = models.DateTimeField(null=True, blank=True)
     sealed_answer = models.TextField(
-        blank=True, default="", db_default="", help_text=_("The JSON-RPC message. Empty if it was too large.")
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("The JSON-RPC message. Empty if it was too large."),
     )
 
     def __str__(self) -> str:

@@ -1,4 +1,5 @@
-"""Handles for hosts that speak the Tasks extension (``io.modelcontextprotocol/tasks``, 2026-07-28)."""
+"""Handles for hosts that speak the Tasks extension (``io.modelcontextprotocol/tasks``,
+2026-07-28)."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from mcpregistry.models.server import Server
 
 
 class HostTask(models.Model):
-    """What a host polls. What has become of the call is written in the call; this is only the handle.
+    """What a host polls. What has become of the call is written in the call; this is only the
+    handle.
 
-    ``downstream_id`` is set when the server itself made a task of the call: then we follow that one.
+    ``downstream_id`` is set when the server itself made a task of the call: then we follow that
+    one.
     """
 
     id = models.CharField(primary_key=True, max_length=64)
@@ -25,21 +28,36 @@ class HostTask(models.Model):
     ttl_ms = models.BigIntegerField(null=True, blank=True)
     poll_ms = models.PositiveIntegerField(default=2000)
     status_message = models.TextField(blank=True)
-    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    server = models.ForeignKey(
+        Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     downstream_id = models.TextField(blank=True)
-    input_requests = models.TextField(blank=True, help_text=_("Open questions of the server by key, as JSON."))
+    input_requests = models.TextField(
+        blank=True, help_text=_("Open questions of the server by key, as JSON.")
+    )
     input_responses = models.TextField(
         blank=True, help_text=_("Answers that have not been passed on yet, by key, as JSON.")
     )
-    result = models.TextField(blank=True, help_text=_("The complete result, or {'error': …}, as JSON."))
+    result = models.TextField(
+        blank=True, help_text=_("The complete result, or {'error': …}, as JSON.")
+    )
     cancel_requested = models.BooleanField(default=False)
-    version = models.PositiveIntegerField(default=1, help_text=_("Increases with every change that a host can see."))
-    seen_at = models.DateTimeField(null=True, blank=True, help_text=_("When the host last asked for the task."))
+    version = models.PositiveIntegerField(
+        default=1, help_text=_("Increases with every change that a host can see.")
+    )
+    seen_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When the host last asked for the task.")
+    )
 
     class Meta:
-        db_table = "mcpregistry_task"  # its name before the model had this one; processes of both may run at once
+        # its name before the model had this one; processes of both may run at once
+        db_table = "mcpregistry_task"
         ordering = ["-created_at"]
-        indexes = [models.Index(fields=["updated_at"], name="task_followed", condition=~Q(downstream_id=""))]
+        indexes = [
+            models.Index(
+                fields=["updated_at"], name="task_followed", condition=~Q(downstream_id="")
+            )
+        ]
 
     def __str__(self) -> str:
         return f"task {self.id[:8]}"

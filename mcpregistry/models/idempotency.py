@@ -7,13 +7,18 @@ from django.utils.translation import gettext_lazy as _
 
 
 class KeptAnswer(models.Model):
-    """One use of an Idempotency-Key by one caller. ``status`` is null while the first request runs."""
+    """One use of an Idempotency-Key by one caller. ``status`` is null while the first request
+    runs."""
 
     caller = models.CharField(max_length=200, help_text=_("Caller, as named in the audit log."))
     key = models.CharField(max_length=200)
     fingerprint = models.CharField(max_length=64, help_text=_("Keyed hash of the request."))
     call_id = models.CharField(
-        max_length=32, blank=True, default="", db_default="", help_text=_("ID of the call that the request makes.")
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("ID of the call that the request makes."),
     )
     status = models.PositiveSmallIntegerField(null=True)
     body = models.TextField(blank=True)

@@ -1,7 +1,8 @@
-"""What imported files say that belongs to no server: expert tools, providers, defaults, unknown keys.
+"""What imported files say that belongs to no server: expert tools, providers, defaults, unknown
+keys.
 
-It is kept so that an export gives it back, and so that the features it is meant for find it. One row
-per family of formats; a later import of the same family is merged into it.
+It is kept so that an export gives it back, and so that the features it is meant for find it. One
+row per family of formats; a later import of the same family is merged into it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Installations of servers' packages: what was asked for, its lock, who approved it, and where it lies."""
+"""Installations of servers' packages: what was asked for, its lock, who approved it, and where it
+lies."""
 
 from __future__ import annotations
 
@@ -15,14 +16,21 @@ from mcpregistry.models.server import Server, slug_validator
 
 FOLDER = "installs"
 STATES = [(state.value, state.value.capitalize()) for state in InstallState]
-ECOSYSTEMS = [(Ecosystem.NPM.value, "npm"), (Ecosystem.PYPI.value, "PyPI"), (Ecosystem.MCPB.value, _("bundle"))]
+ECOSYSTEMS = [
+    (Ecosystem.NPM.value, "npm"),
+    (Ecosystem.PYPI.value, "PyPI"),
+    (Ecosystem.MCPB.value, _("bundle")),
+]
 
 
 class Install(models.Model):
-    """One package in one version with all it needs, in a folder of its own. What may follow on what: ``MOVES``."""
+    """One package in one version with all it needs, in a folder of its own. What may follow on
+    what: ``MOVES``."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="installs")
+    server = models.ForeignKey(
+        Server, null=True, blank=True, on_delete=models.SET_NULL, related_name="installs"
+    )
     slug = models.CharField(
         _("short name"),
         max_length=63,
@@ -31,12 +39,16 @@ class Install(models.Model):
         help_text=_("Short name of the new server."),
     )
     ecosystem = models.CharField(_("source"), max_length=10, choices=ECOSYSTEMS)
-    package = models.CharField(max_length=500, help_text=_("Name of the package. For a bundle, its download address."))
+    package = models.CharField(
+        max_length=500, help_text=_("Name of the package. For a bundle, its download address.")
+    )
     wanted = models.CharField(
         _("requested version"),
         max_length=64,
         blank=True,
-        help_text=_("Exact version. If empty, the latest version is used. For a bundle, its SHA-256."),
+        help_text=_(
+            "Exact version. If empty, the latest version is used. For a bundle, its SHA-256."
+        ),
     )
     program = models.CharField(
         max_length=100,
@@ -55,23 +67,35 @@ class Install(models.Model):
         default=list,
         db_default=[],
         blank=True,
-        help_text=_("Private networks from which a bundle can be downloaded, taken from its registry."),
+        help_text=_(
+            "Private networks from which a bundle can be downloaded, taken from its registry."
+        ),
     )
     offered = models.TextField(
-        blank=True, default="", db_default="", editable=False,
-        help_text=_("Definitions that the package offered in a sandbox, as JSON, for the comparison with those that "
-        "its server offers now."),
-    )  # fmt: skip
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text=_(
+            "Definitions that the package offered in a sandbox, as JSON, for the comparison with those that "
+            "its server offers now."
+        ),
+    )
     not_offered = models.TextField(
-        blank=True, default="", db_default="", editable=False, help_text=_("Why the definitions could not be compared.")
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text=_("Why the definitions could not be compared."),
     )
     state = models.CharField(max_length=12, choices=STATES, default=InstallState.REQUESTED.value)
     state_at = models.DateTimeField()
-    lease_until = models.DateTimeField(null=True, blank=True, help_text=_("When the lease of the worker expires."))
-    worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
-    attempts = models.PositiveSmallIntegerField(  # starts of this step; also the fence between two workers
-        default=0, db_default=0, editable=False
+    lease_until = models.DateTimeField(
+        null=True, blank=True, help_text=_("When the lease of the worker expires.")
     )
+    worker = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
+    # starts of this step; also the fence between two workers
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0, editable=False)
     reason = models.TextField(blank=True, help_text=_("Why the last step failed, and what to do."))
     version = models.CharField(max_length=100, blank=True)
     lock = models.TextField(blank=True)
@@ -79,7 +103,9 @@ class Install(models.Model):
     licences = models.JSONField(default=dict, blank=True)
     size = models.BigIntegerField(null=True, blank=True, help_text=_("Size in bytes."))
     files = models.PositiveIntegerField(null=True, blank=True)
-    command = models.JSONField(default=list, blank=True, help_text=_("Command that starts the program."))
+    command = models.JSONField(
+        default=list, blank=True, help_text=_("Command that starts the program.")
+    )
     requested_by = models.CharField(max_length=200)
     approved_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
@@ -107,7 +133,8 @@ class Install(models.Model):
 
     @property
     def folder(self) -> str:
-        """Where it is kept once installed. The lock's hash is its name, and so part of the launch that people confirm."""
+        """Where it is kept once installed. The lock's hash is its name, and so part of the launch
+        that people confirm."""
         return f"{self.place}/{self.lock_sha256}"
 
     def started_by(self, command: list[str]) -> bool:

@@ -1,4 +1,5 @@
-"""Invitations: a link with which one person makes an account of their own, with the role that it names."""
+"""Invitations: a link with which one person makes an account of their own, with the role that it
+names."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ ROLE_CHOICES = [
 class Invitation(models.Model):
     """Used once, ends by itself. Only the hash of its text is kept."""
 
-    name = models.CharField(_("name"), max_length=200, help_text=_("Name of the invited person, for your own records."))
+    name = models.CharField(
+        _("name"), max_length=200, help_text=_("Name of the invited person, for your own records.")
+    )
     role = models.CharField(max_length=20, choices=ROLE_CHOICES)
     hash = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", editable=False
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        editable=False,
     )
     expires_at = models.DateTimeField(
         _("expires at"), help_text=_("The link expires at this time, or as soon as it is used.")
@@ -31,7 +38,12 @@ class Invitation(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        editable=False,
     )
 
     class Meta:

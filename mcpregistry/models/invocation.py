@@ -32,7 +32,8 @@ def _words(states: tuple[str, ...]) -> str:
 
 
 def _begins(word: str) -> Q:
-    """Exactly so: SQLite's LIKE takes capitals for small letters, and an order of letters is each database's own."""
+    """Exactly so: SQLite's LIKE takes capitals for small letters, and an order of letters is each
+    database's own."""
     return Q(Exact(Substr("tool_name", 1, len(word)), word))
 
 
@@ -42,19 +43,23 @@ class Calls(VisibleQuerySet["Invocation"]):
     own_by = "agent_slug"
 
     def with_energy(self) -> Calls:
-        """Each with ``energy_consumed``: what it cost of its agent's pool by the books; None: nothing."""
+        """Each with ``energy_consumed``: what it cost of its agent's pool by the books; None:
+        nothing."""
         return self.annotate(energy_consumed=EnergyEntry.of_call())
 
     def open(self) -> models.QuerySet[Invocation]:
-        """Those without an end, by their partial index: SQLite uses it only for its very condition, in literal words."""
+        """Those without an end, by their partial index: SQLite uses it only for its very condition,
+        in literal words."""
         return self.extra(where=[_words(_OPEN)])  # noqa: S610 - our own words
 
     def in_state(self, state: str) -> Calls:
-        """Those in this state. All but the successful, which are most and found soon, have a partial index each."""
+        """Those in this state. All but the successful, which are most and found soon, have a
+        partial index each."""
         partial = [_words(each) for each in (_OPEN, _ODD) if state in each]
         if not partial and state != State.SUCCEEDED:
             return self.none()
-        if not partial:  # most of all: the order of time leads to them, which SQLite takes for a bound of time alone
+        # most of all: the order of time leads to them, which SQLite takes for a bound of time alone
+        if not partial:
             return self.filter(state=state, received_at__gte=_EVER)
         return cast(Calls, self.extra(where=partial).filter(state=state))  # noqa: S610 - our own words
 
@@ -66,9 +71,14 @@ class Calls(VisibleQuerySet["Invocation"]):
     def called(self, name: str) -> Calls:
         """Those of tools that are called so, by their server or as they were shown.
 
-        Looks first which of the two it is: a list in the order of time has an index for either, and none for both.
+        Looks first which of the two it is: a list in the order of time has an index for either, and
+        none for both.
         """
-        ways = [way for way in ("tool_name", "exposed_name") if Invocation.objects.filter(**{way: name}).exists()]
+        ways = [
+            way
+            for way in ("tool_name", "exposed_name")
+            if Invocation.objects.filter(**{way: name}).exists()
+        ]
         if not ways:
             return self.none()
         return self.filter(reduce(or_, (Q(**{way: name}) for way in ways)))
@@ -80,27 +90,31 @@ class Calls(VisibleQuerySet["Invocation"]):
         return self.exclude(reduce(or_, (_begins(f"{other}:") for other in OTHERS)))
 
     def without_known_end(self) -> models.QuerySet[Invocation]:
-        """Those that are out, and those of which the clock only supposed that nobody will end them."""
+        """Those that are out, and those of which the clock only supposed that nobody will end
+        them."""
         return self.filter(Q(state=State.DISPATCHED) | Q(state=State.UNKNOWN, error_code=SUPPOSED))
 
     def of_servers_alone(self) -> models.QuerySet[Invocation]:
         """Calls whose duration says something about their server.
 
-        Left out are calls that a person was asked about, and calls of expert tools, whose inner calls may have waited
-        for one.
+        Left out are calls that a person was asked about, and calls of expert tools, whose inner
+        calls may have waited for one.
         """
         return self.filter(UNASKED, server_slug__in=Server.objects.values("slug"))
 
 
 class Invocation(models.Model):
-    """One call. Names are copied, not referenced: the record outlives the server, tool and agent it is about.
+    """One call. Names are copied, not referenced: the record outlives the server, tool and agent it
+    is about.
 
-    Payload columns are JSON text with every odd value escaped (PostgreSQL refuses NUL and lone surrogates in JSON
-    columns); retention empties them before it deletes the row.
+    Payload columns are JSON text with every odd value escaped (PostgreSQL refuses NUL and lone
+    surrogates in JSON columns); retention empties them before it deletes the row.
     """
 
     id = models.CharField(primary_key=True, max_length=32)
-    state = models.CharField(max_length=12, choices=[(s.value, s.value.replace("_", " ")) for s in State])
+    state = models.CharField(
+        max_length=12, choices=[(s.value, s.value.replace("_", " ")) for s in State]
+    )
     agent_slug = models.CharField(_("agent"), max_length=63)
     endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
     server_slug = models.CharField(_("server"), max_length=63, blank=True)
@@ -113,12 +127,20 @@ class Invocation(models.Model):
     )
     arguments = models.TextField(blank=True)
     outcome = models.CharField(
-        _("decision"), max_length=5, blank=True, help_text=_("Decision of the rules: allow, ask or deny.")
+        _("decision"),
+        max_length=5,
+        blank=True,
+        help_text=_("Decision of the rules: allow, ask or deny."),
     )
-    reason = models.TextField(blank=True, help_text=_("Reason for the decision, or for the end of the call."))
+    reason = models.TextField(
+        blank=True, help_text=_("Reason for the decision, or for the end of the call.")
+    )
     error_code = models.CharField(max_length=40, blank=True)
     warning = models.TextField(
-        blank=True, default="", db_default="", help_text=_("Problem with a result that was passed on anyway.")
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Problem with a result that was passed on anyway."),
     )
     result = models.TextField(blank=True)
     result_bytes = models.BigIntegerField(default=0)
@@ -127,16 +149,28 @@ class Invocation(models.Model):
     )
     host_name = models.CharField(_("host"), max_length=100, blank=True)
     requester = models.CharField(
-        max_length=150, blank=True, default="", db_default="",
+        max_length=150,
+        blank=True,
+        default="",
+        db_default="",
         help_text=_("The user who requested the call, if known. They cannot approve it."),
-    )  # fmt: skip
-    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("ID of the requester's account."))
+    )
+    requester_id = models.BigIntegerField(
+        null=True, blank=True, help_text=_("ID of the requester's account.")
+    )
     request_id = models.CharField(max_length=100, blank=True)
-    # Without a constraint: the record outlives the conversation, and what was recorded of a call does not change.
+    # Without a constraint: the record outlives the conversation, and what was recorded of a call
+    # does not change.
     conversation = models.ForeignKey(
-        Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
-        related_name="calls", help_text=_("The conversation that the call belongs to, if its caller named one."),
-    )  # fmt: skip
+        Conversation,
+        null=True,
+        blank=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="calls",
+        help_text=_("The conversation that the call belongs to, if its caller named one."),
+    )
     writer = models.CharField(max_length=64, help_text=_("The process that recorded the call."))
     received_at = models.DateTimeField()
     dispatched_at = models.DateTimeField(null=True, blank=True)
@@ -144,7 +178,9 @@ class Invocation(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     fence = models.IntegerField(default=0)
     duration_ms = models.FloatField(
-        null=True, blank=True, help_text=_("Milliseconds from when the call is received until it ends.")
+        null=True,
+        blank=True,
+        help_text=_("Milliseconds from when the call is received until it ends."),
     )
 
     objects = Calls.as_manager()
@@ -155,7 +191,8 @@ class Invocation(models.Model):
         indexes = [
             models.Index(fields=["-received_at", "-id"], name="call_by_time"),
             models.Index(fields=["server_slug", "-received_at"], name="call_by_server"),
-            # One for each filter that lists offer: a value that is rare, or of nobody, must not be looked for in all calls.
+            # One for each filter that lists offer: a value that is rare, or of nobody, must not be
+            # looked for in all calls.
             *(
                 models.Index(fields=[column, "-received_at", "-id"], name=name)
                 for column, name in (
@@ -166,8 +203,14 @@ class Invocation(models.Model):
                     ("exposed_name", "call_by_exposed"),
                 )
             ),
-            models.Index(fields=["state", "-received_at", "-id"], name="call_odd", condition=Q(state__in=_ODD)),
-            models.Index(fields=["request_id"], name="call_by_request", condition=Q(request_id__gt="")),
+            models.Index(
+                fields=["state", "-received_at", "-id"],
+                name="call_odd",
+                condition=Q(state__in=_ODD),
+            ),
+            models.Index(
+                fields=["request_id"], name="call_by_request", condition=Q(request_id__gt="")
+            ),
             models.Index(  # calls that name none, which are most, pay nothing for it
                 fields=["conversation", "-received_at"],
                 name="call_by_conversation",

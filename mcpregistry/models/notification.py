@@ -1,4 +1,5 @@
-"""Telling people elsewhere that something waits or was decided: channels, and the outbox of what they are owed."""
+"""Telling people elsewhere that something waits or was decided: channels, and the outbox of what
+they are owed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class Channel(TrackedModel):
     (Slack's bot token). The address is sealed too, because many receivers put a key into it.
     """
 
-    KINDS = [(Kind.WEBHOOK.value, "Webhook"), (Kind.EMAIL.value, _("E-mail")), (Kind.SLACK.value, "Slack")]
+    KINDS = [
+        (Kind.WEBHOOK.value, "Webhook"),
+        (Kind.EMAIL.value, _("E-mail")),
+        (Kind.SLACK.value, "Slack"),
+    ]
     RISKS = [(1, _("low: every call")), (2, _("medium")), (3, _("high"))]
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -40,23 +45,35 @@ class Channel(TrackedModel):
     )
     sealed_access = models.TextField(blank=True, editable=False)
     access = Sealed("sealed_access", dict)
-    addresses = models.JSONField(default=list, blank=True, help_text=_("E-mail addresses of the recipients."))
+    addresses = models.JSONField(
+        default=list, blank=True, help_text=_("E-mail addresses of the recipients.")
+    )
     room = models.CharField(
-        _("Slack channel"), max_length=100, blank=True, help_text=_("ID of the Slack channel, for example C0123456789.")
+        _("Slack channel"),
+        max_length=100,
+        blank=True,
+        help_text=_("ID of the Slack channel, for example C0123456789."),
     )
     allowed_networks = models.JSONField(
-        default=list, blank=True,
-        help_text=_('Private networks that may contain the receiver, for example ["10.1.0.0/16"]. If empty, only '
-        "public addresses are allowed."),
-    )  # fmt: skip
+        default=list,
+        blank=True,
+        help_text=_(
+            'Private networks that may contain the receiver, for example ["10.1.0.0/16"]. If empty, only '
+            "public addresses are allowed."
+        ),
+    )
     events = models.JSONField(
-        default=list, blank=True, help_text=_("Events that are sent. If empty, all events are sent.")
+        default=list,
+        blank=True,
+        help_text=_("Events that are sent. If empty, all events are sent."),
     )
     servers = models.ManyToManyField(
         Server,
         blank=True,
         related_name="+",
-        help_text=_("Only events of these servers are sent. If empty, events of all servers are sent."),
+        help_text=_(
+            "Only events of these servers are sent. If empty, events of all servers are sent."
+        ),
     )
     rules = models.ManyToManyField(
         PolicyRule,
@@ -96,18 +113,23 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return self.filter(state__in=[Delivery.State.WAITING, Delivery.State.FAILED])
 
     def due(self, now: object) -> DeliveryQuerySet:
-        """To be sent now; what concerns one request goes to a channel in the order in which it happened."""
+        """To be sent now; what concerns one request goes to a channel in the order in which it
+        happened."""
         earlier = Delivery.objects.open().filter(
-            channel=models.OuterRef("channel"), request=models.OuterRef("request"), id__lt=models.OuterRef("id")
+            channel=models.OuterRef("channel"),
+            request=models.OuterRef("request"),
+            id__lt=models.OuterRef("id"),
         )
         return self.open().filter(~models.Exists(earlier), next_at__lte=now)
 
 
 class Delivery(models.Model):
-    """One message that one channel is owed, written in the transaction of what it tells: the outbox.
+    """One message that one channel is owed, written in the transaction of what it tells: the
+    outbox.
 
-    It arrives at least once: a repeated message carries the same ``uid``. Whoever sends claims it by
-    raising ``attempts`` and moving ``next_at`` ahead; when that process dies, the row falls due again.
+    It arrives at least once: a repeated message carries the same ``uid``. Whoever sends claims it
+    by raising ``attempts`` and moving ``next_at`` ahead; when that process dies, the row falls due
+    again.
     """
 
     class State(models.TextChoices):
@@ -126,19 +148,27 @@ class Delivery(models.Model):
     request = models.ForeignKey(
         ApprovalRequest, null=True, blank=True, on_delete=models.CASCADE, related_name="deliveries"
     )
-    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    server = models.ForeignKey(
+        Server, null=True, blank=True, on_delete=models.CASCADE, related_name="+"
+    )
     key = models.CharField(
         max_length=100,
         editable=False,
         help_text=_("Identifies what the message is about, so that a channel gets it only once."),
     )
-    body = models.TextField(help_text=_("Content of the message as JSON. Secrets in arguments are masked."))
+    body = models.TextField(
+        help_text=_("Content of the message as JSON. Secrets in arguments are masked.")
+    )
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     attempts = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
     next_at = models.DateTimeField(null=True, blank=True, help_text=_("Time of the next attempt."))
-    give_up_at = models.DateTimeField(help_text=_("After this time, a failed delivery is not tried again."))
-    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When the message was delivered or abandoned."))
+    give_up_at = models.DateTimeField(
+        help_text=_("After this time, a failed delivery is not tried again.")
+    )
+    ended_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When the message was delivered or abandoned.")
+    )
     response_code = models.PositiveIntegerField(null=True, blank=True)
     last_error = models.TextField(blank=True)
     message_ref = models.CharField(
@@ -152,7 +182,8 @@ class Delivery(models.Model):
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["channel", "key"], name="told_once")]
         indexes = [
-            models.Index(fields=["next_at"], name="delivery_due"),  # empty once it needs no more tries
+            # empty once it needs no more tries
+            models.Index(fields=["next_at"], name="delivery_due"),
             models.Index(fields=["channel", "request"], name="delivery_order"),
         ]
 
@@ -168,12 +199,18 @@ class SlackIdentity(TrackedModel):
     """Whose Slack account this is: what somebody does there counts as done by that person here."""
 
     team = models.CharField(
-        _("Slack workspace"), max_length=30, help_text=_("ID of the Slack workspace, for example T0123456789.")
+        _("Slack workspace"),
+        max_length=30,
+        help_text=_("ID of the Slack workspace, for example T0123456789."),
     )
     member = models.CharField(
-        _("member ID"), max_length=30, help_text=_("ID of the user in Slack, for example U0123456789.")
+        _("member ID"),
+        max_length=30,
+        help_text=_("ID of the user in Slack, for example U0123456789."),
     )
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="slack_identities")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="slack_identities"
+    )
 
     history = HistoricalRecords()
 
@@ -181,7 +218,9 @@ class SlackIdentity(TrackedModel):
         verbose_name = _("Slack member")
         verbose_name_plural = _("Slack members")
         ordering = ["user__username", "team"]
-        constraints = [models.UniqueConstraint(fields=["team", "member"], name="one_person_per_slack_account")]
+        constraints = [
+            models.UniqueConstraint(fields=["team", "member"], name="one_person_per_slack_account")
+        ]
 
     def __str__(self) -> str:
         return f"{self.user} ({self.member})"
@@ -191,5 +230,9 @@ class SlackIdentity(TrackedModel):
         for name in ("team", "member"):
             if not (value := getattr(self, name)).isascii() or not value.isalnum():
                 raise ValidationError(
-                    {name: _("Use the ID that Slack shows: letters and digits, for example T0123456789.")}
+                    {
+                        name: _(
+                            "Use the ID that Slack shows: letters and digits, for example T0123456789."
+                        )
+                    }
                 )

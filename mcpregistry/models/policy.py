@@ -42,22 +42,32 @@ class PolicyRule(TrackedModel):
     name = models.CharField(max_length=200, unique=True)
     enabled = models.BooleanField(default=True)
     draft = models.BooleanField(
-        default=False, db_default=False,
+        default=False,
+        db_default=False,
         help_text=_("A draft has no effect until you enable it."),
-    )  # fmt: skip
-    priority = models.IntegerField(
-        default=100, help_text=_("If several rules match a call, the one with the highest priority decides.")
     )
-    agent = models.ForeignKey(Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
-    endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
+    priority = models.IntegerField(
+        default=100,
+        help_text=_("If several rules match a call, the one with the highest priority decides."),
+    )
+    agent = models.ForeignKey(
+        Agent, null=True, blank=True, on_delete=models.CASCADE, related_name="rules"
+    )
+    endpoint = models.ForeignKey(
+        Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="rules"
+    )
     expert = models.CharField(
         _("expert tool"),
         max_length=100,
         blank=True,
         help_text=_("If set, the rule matches only calls in runs of this expert tool."),
     )
-    server = models.ForeignKey(Server, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
-    tool = models.ForeignKey(Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="rules")
+    server = models.ForeignKey(
+        Server, null=True, blank=True, on_delete=models.CASCADE, related_name="rules"
+    )
+    tool = models.ForeignKey(
+        Tool, null=True, blank=True, on_delete=models.CASCADE, related_name="rules"
+    )
     condition = models.TextField(
         blank=True,
         help_text=_(
@@ -65,7 +75,9 @@ class PolicyRule(TrackedModel):
             'tool.risk == "high". If empty, the rule matches every call.'
         ),
     )
-    outcome = models.CharField(_("decision"), max_length=5, choices=OUTCOMES, default=Outcome.ASK.value)
+    outcome = models.CharField(
+        _("decision"), max_length=5, choices=OUTCOMES, default=Outcome.ASK.value
+    )
     approvers = models.ForeignKey(
         Group,
         null=True,
@@ -80,20 +92,32 @@ class PolicyRule(TrackedModel):
         help_text=_("Number of approvers who must approve the call, from 1 to 10. Default: 1."),
     )
     decide_seconds = models.PositiveIntegerField(
-        _("time to decide"), default=900, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
+        _("time to decide"),
+        default=900,
+        validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
         help_text=_("Seconds until a held call expires if there is no decision. Default: 900."),
-    )  # fmt: skip
+    )
     execute_seconds = models.PositiveIntegerField(
-        _("time to start"), default=600, validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
+        _("time to start"),
+        default=600,
+        validators=[MinValueValidator(5), MaxValueValidator(30 * DAY)],
         help_text=_("Seconds within which an approved call must start. Default: 600."),
-    )  # fmt: skip
+    )
     refusal_seconds = models.PositiveIntegerField(
-        _("duration of a rejection"), default=300, db_default=300, validators=[MaxValueValidator(30 * DAY)],
-        help_text=_("For this many seconds after a rejection, the same call is refused without asking again. "
-        "Default: 300. Set to 0 to ask each time."),
-    )  # fmt: skip
+        _("duration of a rejection"),
+        default=300,
+        db_default=300,
+        validators=[MaxValueValidator(30 * DAY)],
+        help_text=_(
+            "For this many seconds after a rejection, the same call is refused without asking again. "
+            "Default: 300. Set to 0 to ask each time."
+        ),
+    )
     requester_may_confirm = models.BooleanField(
-        default=False, help_text=_("If enabled, the user of the host or the owner of the agent can approve the call.")
+        default=False,
+        help_text=_(
+            "If enabled, the user of the host or the owner of the agent can approve the call."
+        ),
     )
     run_if_caller_left = models.BooleanField(
         default=False,

@@ -17,8 +17,17 @@ from mcpregistry.models.tracked import TrackedModel
 OFFERED = (Status.ACTIVE, Status.DEPRECATED)  # what was not taken back
 # What reading it sets.
 READ = (
-    "watermark", "full_at", "synced_at", "asked_at", "tried_at", "lease_until", "pages", "skipped", "skipped_why", "error",
-)  # fmt: skip
+    "watermark",
+    "full_at",
+    "synced_at",
+    "asked_at",
+    "tried_at",
+    "lease_until",
+    "pages",
+    "skipped",
+    "skipped_why",
+    "error",
+)
 
 
 class RegistrySources(models.QuerySet["RegistrySource"]):
@@ -34,17 +43,24 @@ class RegistrySource(TrackedModel):
     """One registry. Nothing is read of it before somebody says so, or has it read by the clock."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(
+        _("short name"), max_length=63, unique=True, validators=[slug_validator]
+    )
     base_url = models.CharField(
         _("address"),
         max_length=500,
-        help_text=_("Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io."),
+        help_text=_(
+            "Address of the registry without /v0.1, for example https://registry.modelcontextprotocol.io."
+        ),
     )
     allowed_networks = models.JSONField(
-        default=list, blank=True,
-        help_text=_('Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
-        "empty, only public addresses are allowed."),
-    )  # fmt: skip
+        default=list,
+        blank=True,
+        help_text=_(
+            'Private networks that may contain the registry and its bundles, for example ["10.0.0.0/8"]. If '
+            "empty, only public addresses are allowed."
+        ),
+    )
     sealed_token = models.TextField(blank=True, default="", db_default="", editable=False)
     token = Sealed("sealed_token", str)  # of a private registry; it goes to ``base_url`` alone
     by_clock = models.BooleanField(
@@ -55,16 +71,23 @@ class RegistrySource(TrackedModel):
         ),
     )
     disable_deleted = models.BooleanField(
-        _("disable deleted servers"), default=True,
-        help_text=_("If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
-        "example because of malware. These are the servers that were added from the entry or run its "
-        "package."),
-    )  # fmt: skip
+        _("disable deleted servers"),
+        default=True,
+        help_text=_(
+            "If enabled, the site disables the servers of an entry when the registry deletes the entry, for "
+            "example because of malware. These are the servers that were added from the entry or run its "
+            "package."
+        ),
+    )
     propose_versions = models.BooleanField(
-        _("propose new versions"), default=False, db_default=False,
-        help_text=_("If enabled, the site prepares a lock when the registry lists a newer version of an installed "
-        "package. The lock then waits for approval."),
-    )  # fmt: skip
+        _("propose new versions"),
+        default=False,
+        db_default=False,
+        help_text=_(
+            "If enabled, the site prepares a lock when the registry lists a newer version of an installed "
+            "package. The lock then waits for approval."
+        ),
+    )
     watermark = models.DateTimeField(
         null=True,
         blank=True,
@@ -77,7 +100,9 @@ class RegistrySource(TrackedModel):
     tried_at = models.DateTimeField(null=True, blank=True, editable=False)
     lease_until = models.DateTimeField(null=True, blank=True, editable=False)
     pages = models.PositiveIntegerField(
-        default=0, editable=False, help_text=_("Number of pages that the last or current sync has read.")
+        default=0,
+        editable=False,
+        help_text=_("Number of pages that the last or current sync has read."),
     )
     skipped = models.PositiveIntegerField(
         default=0, editable=False, help_text=_("Number of entries that could not be used.")
@@ -109,12 +134,15 @@ class RegistryEntries(models.QuerySet["RegistryEntry"]):
         """Those in which every word of the query stands, in name, title or description."""
         found = self
         for word in query.split()[:10]:
-            found = found.filter(Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word))
+            found = found.filter(
+                Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
+            )
         return found
 
 
 class RegistryEntry(models.Model):
-    """One version of one server, as a registry lists it. ``document`` is its server.json, and not to be trusted."""
+    """One version of one server, as a registry lists it. ``document`` is its server.json, and not
+    to be trusted."""
 
     source = models.ForeignKey(RegistrySource, on_delete=models.CASCADE, related_name="entries")
     name = models.CharField(max_length=200)
@@ -134,7 +162,9 @@ class RegistryEntry(models.Model):
     altered_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text=_("When the content of the entry was found to have changed without a new version."),
+        help_text=_(
+            "When the content of the entry was found to have changed without a new version."
+        ),
     )
     published_at = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField(null=True, blank=True)
@@ -152,7 +182,9 @@ class RegistryEntry(models.Model):
         verbose_name_plural = _("registry entries")
         ordering = ["name", "-published_at", "-id"]
         constraints = [
-            models.UniqueConstraint(fields=["source", "name", "version"], name="registry_entry_once"),
+            models.UniqueConstraint(
+                fields=["source", "name", "version"], name="registry_entry_once"
+            ),
         ]
         indexes = [
             models.Index(fields=["name"], name="registry_offered", condition=Q(is_latest=True)),

@@ -45,7 +45,9 @@ def unseal(text: str, *, place: str) -> Any:
         )
     try:
         raw = base64.b64decode(encoded)
-        return json.loads(AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], f"{key_id}:{place}".encode()))
+        return json.loads(
+            AESGCM(key).decrypt(raw[:_NONCE], raw[_NONCE:], f"{key_id}:{place}".encode())
+        )
     except (InvalidTag, ValueError) as error:
         raise ConfigInvalid(
             f"The secret at {place} cannot be decrypted: it was changed or belongs to another record.",
@@ -59,15 +61,18 @@ def key_of(text: str) -> str:
 
 
 def one_time_codes(secret: str) -> TOTP:
-    """The codes of six digits and 30 seconds that follow from a secret (base32), as every authenticator makes them."""
+    """The codes of six digits and 30 seconds that follow from a secret (base32), as every
+    authenticator makes them."""
     return TOTP(base64.b32decode(secret), 6, SHA1(), 30)  # noqa: S303 - the standard says it, as a keyed hash
 
 
 class Sealed(property):
-    """A property that reads and writes a sealed text column as a JSON value: ``env = Sealed("sealed_env", dict)``.
+    """A property that reads and writes a sealed text column as a JSON value: ``env =
+    Sealed("sealed_env", dict)``.
 
-    ``default`` makes the value of an empty column. The model needs a ``uid`` that never changes, because it is part of
-    the associated data. A ``property`` so that Django takes it as a constructor argument.
+    ``default`` makes the value of an empty column. The model needs a ``uid`` that never changes,
+    because it is part of the associated data. A ``property`` so that Django takes it as a
+    constructor argument.
     """
 
     def __init__(self, column: str, default: type) -> None:
@@ -86,5 +91,6 @@ class Sealed(property):
 
 
 def sealed(model: type[models.Model]) -> dict[str, str]:
-    """The model's sealed columns, each with the name of the secret that it holds: ``{"sealed_env": "env"}``."""
+    """The model's sealed columns, each with the name of the secret that it holds: ``{"sealed_env":
+    "env"}``."""
     return {held.column: name for name, held in vars(model).items() if isinstance(held, Sealed)}

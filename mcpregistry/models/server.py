@@ -18,12 +18,16 @@ from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.signing import keyed_digest
 
-MOST_TOOLS, MOST_DEFINITION_BYTES = 10_000, 16 * 1024 * 1024  # that a server's limits can be set to
+# that a server's limits can be set to
+MOST_TOOLS = 10_000
+MOST_DEFINITION_BYTES = 16 * 1024 * 1024
 
 slug_validator = RegexValidator(
     # Two underscores separate server and tool in exposed names, so a slug may not hold them.
     r"^(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z",
-    _("Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit."),
+    _(
+        "Use 1 to 63 letters, digits, dots, dashes or single underscores, starting with a letter or digit."
+    ),
 )
 
 
@@ -69,7 +73,9 @@ class SharedBy(models.TextChoices):
 
 
 # What a server is allowed unless people agree to more.
-MESSAGE_BYTES, TOOLS, SESSIONS = 4 * 1024 * 1024, 2000, 20
+MESSAGE_BYTES = 4 * 1024 * 1024
+TOOLS = 2000
+SESSIONS = 20
 DEFINITION_BYTES = 1024 * 1024
 
 
@@ -91,9 +97,12 @@ class ServerQuerySet(models.QuerySet["Server"]):
     def due_for_check(self, now: object) -> ServerQuerySet:
         """Active servers whose health check is due at ``now`` and not running.
 
-        Servers of project files are not checked: a worker does not have the environment of their host.
+        Servers of project files are not checked: a worker does not have the environment of their
+        host.
         """
-        checked = self.active().filter(Q(check_until=None) | Q(check_until__lt=now), next_check_at__lte=now)
+        checked = self.active().filter(
+            Q(check_until=None) | Q(check_until__lt=now), next_check_at__lte=now
+        )
         return checked.filter(only_on="")
 
 
@@ -109,16 +118,21 @@ class Server(Confined):
         help_text=_("Short name of the server. Hosts see it before the name of each tool."),
     )
     name = models.CharField(
-        max_length=200, blank=True, help_text=_("Name on the pages of this site. If empty, the short name is shown.")
+        max_length=200,
+        blank=True,
+        help_text=_("Name on the pages of this site. If empty, the short name is shown."),
     )
     description = models.TextField(blank=True)
     transport = models.CharField(max_length=10, choices=Transport.choices, default=Transport.STDIO)
 
     command = models.JSONField(
-        default=list, blank=True,
-        help_text=_('Program and arguments as a list, for example ["uvx", "mcp-server-time"]. They are not passed to '
-        "a shell."),
-    )  # fmt: skip
+        default=list,
+        blank=True,
+        help_text=_(
+            'Program and arguments as a list, for example ["uvx", "mcp-server-time"]. They are not passed to '
+            "a shell."
+        ),
+    )
     cwd = models.CharField(_("working directory"), max_length=1000, blank=True)
     sealed_env = models.TextField(blank=True, editable=False)
     env = Sealed("sealed_env", dict)
@@ -126,10 +140,13 @@ class Server(Confined):
     sealed_headers = models.TextField(blank=True, editable=False)
     headers = Sealed("sealed_headers", dict)
     allowed_networks = models.JSONField(
-        default=list, blank=True,
-        help_text=_('Private networks in which this server can be reached, for example ["127.0.0.1/32"]. If empty, '
-        "only public addresses are allowed."),
-    )  # fmt: skip
+        default=list,
+        blank=True,
+        help_text=_(
+            'Private networks in which this server can be reached, for example ["127.0.0.1/32"]. If empty, '
+            "only public addresses are allowed."
+        ),
+    )
 
     connect_mode = models.CharField(
         _("connection"), max_length=10, choices=ConnectMode.choices, default=ConnectMode.LAZY
@@ -169,62 +186,112 @@ class Server(Confined):
         help_text=_("Maximum number of calls at the same time. Further calls wait. Default: 8."),
     )
     max_tools = models.PositiveIntegerField(
-        _("tool limit"), default=TOOLS, db_default=TOOLS, validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
-        help_text=_("Maximum number of tools. If the server offers more, only the first ones (alphabetically) are "
-        "used. Default: 2,000."),
-    )  # fmt: skip
+        _("tool limit"),
+        default=TOOLS,
+        db_default=TOOLS,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_TOOLS)],
+        help_text=_(
+            "Maximum number of tools. If the server offers more, only the first ones (alphabetically) are "
+            "used. Default: 2,000."
+        ),
+    )
     max_definition_bytes = models.PositiveIntegerField(
-        _("size limit of definitions"), default=DEFINITION_BYTES, db_default=DEFINITION_BYTES,
+        _("size limit of definitions"),
+        default=DEFINITION_BYTES,
+        db_default=DEFINITION_BYTES,
         validators=[MinValueValidator(1024), MaxValueValidator(MOST_DEFINITION_BYTES)],
-        help_text=_("Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
-        "they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
-        "list what is left out. Default: 1,048,576 (1 MiB)."),
-    )  # fmt: skip
+        help_text=_(
+            "Maximum size in bytes of all definitions of the server together (tools, prompts, resources). If "
+            "they are larger, only the first ones (alphabetically) are used. The server's page and its tests "
+            "list what is left out. Default: 1,048,576 (1 MiB)."
+        ),
+    )
     shared_by = models.CharField(
-        max_length=10, choices=SharedBy.choices, default=SharedBy.EVERYBODY, db_default=SharedBy.EVERYBODY,
-        help_text=_("Which calls use the same connection and process. Choose one agent or one host session for servers "
-        "that keep state, such as browsers, shells and databases."),
-    )  # fmt: skip
+        max_length=10,
+        choices=SharedBy.choices,
+        default=SharedBy.EVERYBODY,
+        db_default=SharedBy.EVERYBODY,
+        help_text=_(
+            "Which calls use the same connection and process. Choose one agent or one host session for servers "
+            "that keep state, such as browsers, shells and databases."
+        ),
+    )
     max_sessions = models.PositiveIntegerField(
-        _("connection limit"), default=SESSIONS, db_default=SESSIONS, validators=[MinValueValidator(1), MaxValueValidator(1000)],
-        help_text=_("Maximum number of connections in each process of this site, if agents or host sessions have "
-        "connections of their own. If the limit is exceeded, the connection that has been idle the "
-        "longest is closed. Default: 20."),
-    )  # fmt: skip
+        _("connection limit"),
+        default=SESSIONS,
+        db_default=SESSIONS,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text=_(
+            "Maximum number of connections in each process of this site, if agents or host sessions have "
+            "connections of their own. If the limit is exceeded, the connection that has been idle the "
+            "longest is closed. Default: 20."
+        ),
+    )
     asks_elicitation = models.BooleanField(
-        _("may ask the user"), default=True, db_default=True,
-        help_text=_("The server may ask the user of the calling host to fill in a form or to open a page (elicitation)."),
-    )  # fmt: skip
+        _("may ask the user"),
+        default=True,
+        db_default=True,
+        help_text=_(
+            "The server may ask the user of the calling host to fill in a form or to open a page (elicitation)."
+        ),
+    )
     asks_sampling = models.BooleanField(
-        _("may ask the model"), default=True, db_default=True,
-        help_text=_("The server may ask the model of the calling host (sampling). The host pays for the answers."),
-    )  # fmt: skip
+        _("may ask the model"),
+        default=True,
+        db_default=True,
+        help_text=_(
+            "The server may ask the model of the calling host (sampling). The host pays for the answers."
+        ),
+    )
     sampling_expert = models.CharField(
-        _("expert tool for sampling"), max_length=60, blank=True, default="", db_default="",
-        help_text=_("Name of an expert tool whose model answers instead of the host's model. The calling agent pays for the "
-        "answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers."),
-    )  # fmt: skip
+        _("expert tool for sampling"),
+        max_length=60,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_(
+            "Name of an expert tool whose model answers instead of the host's model. The calling agent pays for the "
+            "answers. The expert tool must take one text argument and use no tools. If empty, the host's model answers."
+        ),
+    )
     asks_roots = models.BooleanField(
-        _("may ask for folders"), default=False, db_default=False,
-        help_text=_("The server may read the list of folders that the calling host works in (roots). Some servers then "
-        "use these folders instead of the ones in their command line."),
-    )  # fmt: skip
+        _("may ask for folders"),
+        default=False,
+        db_default=False,
+        help_text=_(
+            "The server may read the list of folders that the calling host works in (roots). Some servers then "
+            "use these folders instead of the ones in their command line."
+        ),
+    )
     check_interval = models.PositiveIntegerField(
-        default=300, validators=[MinValueValidator(10)], help_text=_("Seconds between two health checks. Default: 300.")
+        default=300,
+        validators=[MinValueValidator(10)],
+        help_text=_("Seconds between two health checks. Default: 300."),
     )
 
     mcp_apps = models.BooleanField(
-        "MCP Apps", default=True, db_default=True,
-        help_text=_("Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are "
-        "removed from results."),
-    )  # fmt: skip
+        "MCP Apps",
+        default=True,
+        db_default=True,
+        help_text=_(
+            "Tools may show pages of the server (ui:// resources) in hosts. If disabled, these pages are "
+            "removed from results."
+        ),
+    )
     trial_hours = models.PositiveIntegerField(
-        _("hours between trials"), default=0, db_default=0, validators=[MaxValueValidator(8760)],
-        help_text=_("Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
-        "additional trial runs when the server reports a different version. Set to 0 to disable."),
-    )  # fmt: skip
+        _("hours between trials"),
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(8760)],
+        help_text=_(
+            "Hours between two trials in the sandbox. A trial calls the tools that claim to be read-only. An "
+            "additional trial runs when the server reports a different version. Set to 0 to disable."
+        ),
+    )
 
-    lifecycle = models.CharField(max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False)
+    lifecycle = models.CharField(
+        max_length=10, choices=Lifecycle.choices, default=Lifecycle.DRAFT, editable=False
+    )
     revision = models.PositiveIntegerField(
         default=1, editable=False, help_text=_("Increases when the launch or the limits change.")
     )
@@ -236,7 +303,12 @@ class Server(Confined):
     )
     confirmed_launch = models.CharField(max_length=64, blank=True, editable=False)
     confirmed_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        editable=False,
     )
     confirmed_at = models.DateTimeField(null=True, blank=True, editable=False)
 
@@ -247,30 +319,56 @@ class Server(Confined):
     last_error_at = models.DateTimeField(null=True, blank=True, editable=False)
     consecutive_failures = models.PositiveIntegerField(default=0, editable=False)
     unavailable_since = models.DateTimeField(
-        null=True, blank=True, editable=False, help_text=_("Set after repeated failures, cleared by the first success.")
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("Set after repeated failures, cleared by the first success."),
     )
     next_check_at = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
-    check_until = models.DateTimeField(null=True, blank=True, editable=False)  # while a check runs: its longest end
-    check_by = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)  # a worker
-    protocol_era = models.CharField(_("protocol version"), max_length=20, blank=True, editable=False)
+    # while a check runs: its longest end
+    check_until = models.DateTimeField(null=True, blank=True, editable=False)
+    # a worker
+    check_by = models.CharField(
+        max_length=100, blank=True, default="", db_default="", editable=False
+    )
+    protocol_era = models.CharField(
+        _("protocol version"), max_length=20, blank=True, editable=False
+    )
     server_info = models.JSONField(default=dict, blank=True, editable=False)
     server_instructions = models.TextField(blank=True, editable=False)
     refreshed_at = models.DateTimeField(_("tools read at"), null=True, blank=True, editable=False)
     features = models.JSONField(
-        default=list, blank=True, db_default=[], editable=False,
-        help_text=_("Features besides tools, prompts and resources: completions, logging, subscriptions."),
-    )  # fmt: skip
+        default=list,
+        blank=True,
+        db_default=[],
+        editable=False,
+        help_text=_(
+            "Features besides tools, prompts and resources: completions, logging, subscriptions."
+        ),
+    )
     left_out = models.TextField(
-        _("tools left out"), blank=True, default="", db_default="", editable=False,
+        _("tools left out"),
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
         help_text=_("Definitions that are left out, with the reason, one per line."),
-    )  # fmt: skip
+    )
     last_connected_at = models.DateTimeField(null=True, blank=True, editable=False)
     sealed_extra = models.TextField(blank=True, editable=False)
-    extra = Sealed("sealed_extra", dict)  # what imported files say that has no field here; may hold secrets
+    # what imported files say that has no field here; may hold secrets
+    extra = Sealed("sealed_extra", dict)
     only_on = models.CharField(
-        _("only on endpoint"), max_length=63, blank=True, default="", db_default="", editable=False,
-        help_text=_("Short name of the only endpoint that lists the server. If empty, every endpoint can list it."),
-    )  # fmt: skip
+        _("only on endpoint"),
+        max_length=63,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text=_(
+            "Short name of the only endpoint that lists the server. If empty, every endpoint can list it."
+        ),
+    )
     source = models.CharField(
         max_length=40,
         blank=True,
@@ -283,11 +381,26 @@ class Server(Confined):
     objects = ServerQuerySet.as_manager()
     history = HistoricalRecords(
         excluded_fields=[
-            "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures",
-            "unavailable_since", "next_check_at", "check_until", "check_by", "protocol_era", "server_info", "server_instructions", "refreshed_at", "updated_at",
-            "left_out", "last_connected_at", "launch_by", "features",
+            "last_ok_at",
+            "last_error",
+            "last_error_code",
+            "last_error_at",
+            "consecutive_failures",
+            "unavailable_since",
+            "next_check_at",
+            "check_until",
+            "check_by",
+            "protocol_era",
+            "server_info",
+            "server_instructions",
+            "refreshed_at",
+            "updated_at",
+            "left_out",
+            "last_connected_at",
+            "launch_by",
+            "features",
         ]
-    )  # fmt: skip
+    )
 
     class Meta:
         ordering = ["slug"]
@@ -306,20 +419,28 @@ class Server(Confined):
     @property
     def questions(self) -> frozenset[str]:
         """The kinds of questions that it may put to hosts, as MCP calls them."""
-        return frozenset(kind for kind in ("elicitation", "sampling", "roots") if getattr(self, f"asks_{kind}"))
+        return frozenset(
+            kind for kind in ("elicitation", "sampling", "roots") if getattr(self, f"asks_{kind}")
+        )
 
     @property
     def enabled(self) -> bool:
         return self.lifecycle != Lifecycle.DISABLED
 
     def texts(self) -> list[str]:
-        """Everything in which a secret may be named. Raises ConfigInvalid where the sealed part no longer opens."""
+        """Everything in which a secret may be named. Raises ConfigInvalid where the sealed part no
+        longer opens."""
         return [*self.command, self.cwd, self.url, *self.env.values(), *self.headers.values()]
 
     def launch_facts(self) -> dict[str, Any]:
         """What a person confirms: enough to know what will run or be reached, no secret in it."""
         if self.transport == Transport.STDIO:
-            facts = {"transport": "stdio", "command": self.command, "cwd": self.cwd, "env": sorted(self.env)}
+            facts = {
+                "transport": "stdio",
+                "command": self.command,
+                "cwd": self.cwd,
+                "env": sorted(self.env),
+            }
             if (policy := self.sandbox_policy()).enforced:
                 facts["sandbox"] = policy.facts()
         else:
@@ -329,19 +450,24 @@ class Server(Confined):
                 "headers": sorted(self.headers),
                 "networks": self.allowed_networks,
             }
-        if self.asks_roots:  # some servers then work in these folders instead of those that were confirmed
+        # some servers then work in these folders instead of those that were confirmed
+        if self.asks_roots:
             facts["may_ask_for_folders"] = True
         return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
 
     def raised_limits(self) -> dict[str, int]:
-        """Bounds that are wider than their default: how much one server may make this site hold is confirmed, too."""
+        """Bounds that are wider than their default: how much one server may make this site hold is
+        confirmed, too."""
         usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS, "max_sessions": SESSIONS}
         usual |= {"max_definition_bytes": DEFINITION_BYTES}
-        raised = {name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most}
+        raised = {
+            name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most
+        }
         return raised | (self.raised_bounds() if self.transport == Transport.STDIO else {})
 
     def launch_hash(self) -> str:
-        """Keyed hash of the launch facts and of the secret values behind them: it is stored and shown, they are not."""
+        """Keyed hash of the launch facts and of the secret values behind them: it is stored and
+        shown, they are not."""
         whole = [self.launch_facts(), self.env, self.headers]
         return keyed_digest("launch", msgspec.json.encode(whole, order="deterministic").decode())
 
@@ -355,30 +481,44 @@ class Connection(models.Model):
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="connections")
     process = models.CharField(
-        max_length=100, help_text=_("Kind, host and process ID of the process, for example web@box:4711.")
+        max_length=100,
+        help_text=_("Kind, host and process ID of the process, for example web@box:4711."),
     )
     state = models.CharField(max_length=14)
     protocol_era = models.CharField(_("protocol version"), max_length=20, blank=True)
-    pid = models.IntegerField(_("process ID"), null=True, blank=True, help_text=_("Process ID of a local server."))
+    pid = models.IntegerField(
+        _("process ID"), null=True, blank=True, help_text=_("Process ID of a local server.")
+    )
     since = models.DateTimeField()
-    connected_at = models.DateTimeField(null=True, blank=True, help_text=_("When this process last connected."))
+    connected_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("When this process last connected.")
+    )
     attempts = models.PositiveIntegerField(
-        default=0, db_default=0, help_text=_("Number of consecutive failures since the last answered call.")
+        default=0,
+        db_default=0,
+        help_text=_("Number of consecutive failures since the last answered call."),
     )
     sessions = models.PositiveIntegerField(
-        default=0, db_default=0, help_text=_("Number of open connections that belong to one agent or host session.")
+        default=0,
+        db_default=0,
+        help_text=_("Number of open connections that belong to one agent or host session."),
     )
     last_error = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)
     log_tail = models.TextField(
-        _("log lines"), blank=True, default="", db_default="",
+        _("log lines"),
+        blank=True,
+        default="",
+        db_default="",
         help_text=_("Newest log messages that the server sent over MCP."),
-    )  # fmt: skip
+    )
     seen_at = models.DateTimeField()
 
     class Meta:
         ordering = ["server", "process"]
-        constraints = [models.UniqueConstraint(fields=["server", "process"], name="one_connection_per_process")]
+        constraints = [
+            models.UniqueConstraint(fields=["server", "process"], name="one_connection_per_process")
+        ]
 
     def __str__(self) -> str:
         return f"{self.server.slug} from {self.process}"

@@ -34,11 +34,15 @@ class ServerTest(models.Model):
         db_default=False,
         help_text=_("Whether the test ran in the sandbox, even if the server does not use it."),
     )
-    call_tool = models.CharField(max_length=500, blank=True, help_text=_("Tool to call as part of the test."))
+    call_tool = models.CharField(
+        max_length=500, blank=True, help_text=_("Tool to call as part of the test.")
+    )
     call_arguments = models.JSONField(default=dict, blank=True)
     server_revision = models.PositiveIntegerField(default=0)
     protocol_era = models.CharField(_("protocol version"), max_length=20, blank=True)
-    timings = models.JSONField(default=dict, blank=True, help_text=_("Duration of each step in milliseconds."))
+    timings = models.JSONField(
+        default=dict, blank=True, help_text=_("Duration of each step in milliseconds.")
+    )
     tool_count = models.PositiveIntegerField(null=True, blank=True)
     left_out = models.TextField(
         blank=True,

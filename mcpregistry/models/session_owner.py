@@ -9,7 +9,8 @@ from mcpregistry.models.server import Server
 
 
 class SessionOwner(models.Model):
-    """The process that makes all calls of one agent or session to one server, because the server keeps state for it."""
+    """The process that makes all calls of one agent or session to one server, because the server
+    keeps state for it."""
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="session_owners")
     machine = models.CharField(
@@ -22,13 +23,18 @@ class SessionOwner(models.Model):
         help_text=_("Kind, host and process ID of the process, for example web@box:4711."),
     )
     address = models.CharField(
-        max_length=300, help_text=_("Address at which the process accepts calls from other processes.")
+        max_length=300,
+        help_text=_("Address at which the process accepts calls from other processes."),
     )
     lease_until = models.DateTimeField()
     since = models.DateTimeField()
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["server", "machine", "session"], name="one_owner_per_session")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["server", "machine", "session"], name="one_owner_per_session"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.session} at {self.server_id}: {self.process}"

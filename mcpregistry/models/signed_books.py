@@ -1,7 +1,9 @@
-"""Books whose balance follows from signed entries: the energy of a pool, and what was spent of a budget.
+"""Books whose balance follows from signed entries: the energy of a pool, and what was spent of a
+budget.
 
-Each entry is signed together with the hash of the one before it, and the book names the last one. Without a key,
-an attacker who can write to the database can neither add an entry nor change one. Seals show if the last ones are removed.
+Each entry is signed together with the hash of the one before it, and the book names the last one.
+Without a key, an attacker who can write to the database can neither add an entry nor change one.
+Seals show if the last ones are removed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class SignedBook(TrackedModel):
         entry.prev = self.book_hash
         entry.key_id = newest_key()
         entry.hash = signature(entry.key_id, _PURPOSE, entry.text(self.book_name))
-        self.book_seq, self.book_hash, self.book_at = entry.seq, entry.hash, entry.at
+        self.book_seq = entry.seq
+        self.book_hash = entry.hash
+        self.book_at = entry.at
 
 
 class SignedBookEntry(models.Model):
@@ -74,7 +78,10 @@ class SignedBookEntry(models.Model):
 
     def text(self, book: str) -> str:
         """What is signed, the same before and after it was stored."""
-        said = {name: _stored_as(self._meta.get_field(name), getattr(self, name)) for name in self.SIGNED}
+        said = {
+            name: _stored_as(self._meta.get_field(name), getattr(self, name))
+            for name in self.SIGNED
+        }
         return canonical({"book": book, "seq": self.seq, "prev": self.prev} | said)
 
     def problem(self, book: str) -> str:
@@ -90,5 +97,7 @@ def _stored_as(field: Any, value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(field, models.FloatField):
-        return None if value is None else float(value) + 0.0  # databases do not keep the sign of zero
-    return str(value) if isinstance(value, str) else value  # a choice is an enumeration before it is stored
+        # databases do not keep the sign of zero
+        return None if value is None else float(value) + 0.0
+    # a choice is an enumeration before it is stored
+    return str(value) if isinstance(value, str) else value

@@ -1,7 +1,8 @@
-"""Signatures of the audit log: HMAC-SHA-256 with a key ring of its own, newest key first; and hashes of possible secrets.
+"""Signatures of the audit log: HMAC-SHA-256 with a key ring of its own, newest key first; and
+hashes of possible secrets.
 
-Each signature names its key, so that old ones can be verified after the ring has a newer key. What is signed begins
-with its purpose, so that a signature of one kind of thing is none of another.
+Each signature names its key, so that old ones can be verified after the ring has a newer key. What
+is signed begins with its purpose, so that a signature of one kind of thing is none of another.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def signed(key_id: str, purpose: str, text: str, claimed: str) -> bool:
 
 
 def keyed_digest(purpose: str, *parts: str) -> str:
-    """Like ``digest``, with the site's secret key: for texts that may hold a secret that is short enough to be guessed.
+    """Like ``digest``, with the site's secret key: for texts that may hold a secret that is short
+    enough to be guessed.
 
-    Whoever only reads the database, a backup of it, a log or a page cannot try guesses. With another secret key, the same
-    parts have another hash.
+    Whoever only reads the database, a backup of it, a log or a page cannot try guesses. With
+    another secret key, the same parts have another hash.
     """
     return salted_hmac(f"slipsnisse.{purpose}", digest(*parts), algorithm="sha256").hexdigest()

@@ -7,9 +7,11 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SiteProcess(models.Model):
-    """A process, and until when it counts as alive. It renews its row every few seconds and deletes it when it stops.
+    """A process, and until when it counts as alive. It renews its row every few seconds and deletes
+    it when it stops.
 
-    A row whose lease has expired therefore belongs to a process that died, or that can neither run nor write.
+    A row whose lease has expired therefore belongs to a process that died, or that can neither run
+    nor write.
     """
 
     id = models.CharField(
@@ -25,11 +27,18 @@ class SiteProcess(models.Model):
         help_text=_("Kind, host and process ID of the process, for example web@box:4711."),
     )
     address = models.CharField(
-        max_length=300, blank=True, default="", db_default="",
-        help_text=_("Address at which processes on other machines reach this process. Empty if "
-        "SLIPSNISSE_PEER_ADDRESS is not set."),
-    )  # fmt: skip
-    lease_until = models.DateTimeField(help_text=_("When the process counts as dead, in database time."))
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_(
+            "Address at which processes on other machines reach this process. Empty if "
+            "SLIPSNISSE_PEER_ADDRESS is not set."
+        ),
+    )
+    lease_until = models.DateTimeField(
+        help_text=_("When the process counts as dead, in database time.")
+    )
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,5 @@
-"""What servers offer (tools, prompts), and every definition of it that we have seen; at most one is approved."""
+"""What servers offer (tools, prompts), and every definition of it that we have seen; at most one is
+approved."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ from mcpregistry.models.server import Server
 from mcpregistry.models.tracked import TrackedModel
 
 
-def _readings(name: str, offers: Sequence[tuple[int, str, str, str]], styles: Sequence[str]) -> Iterator[list[int]]:
-    """The keys of what the name may mean, the likeliest reading first; each offer is (key, server, name, own name)."""
+def _readings(
+    name: str, offers: Sequence[tuple[int, str, str, str]], styles: Sequence[str]
+) -> Iterator[list[int]]:
+    """The keys of what the name may mean, the likeliest reading first; each offer is (key, server,
+    name, own name)."""
     for style in styles:
         shown = named(kinds.TOOL, (offer[1:] for offer in offers), style)
         yield [pk for pk, slug, tool, _ in offers if shown[slug, tool] == name]
@@ -30,8 +34,11 @@ def _readings(name: str, offers: Sequence[tuple[int, str, str, str]], styles: Se
         plain = exposed_names((offer[1:3] for offer in offers), style)
         yield [pk for pk, slug, tool, _ in offers if plain[slug, tool] == name]
     yield [pk for pk, _, tool, own in offers if name in (tool, own)]
-    for style in styles:  # two that take each other's name have it all the same where an agent sees only one of them
-        alone = ((pk, exposed_names([(slug, own or tool)], style)) for pk, slug, tool, own in offers)
+    # two that take each other's name have it all the same where an agent sees only one of them
+    for style in styles:
+        alone = (
+            (pk, exposed_names([(slug, own or tool)], style)) for pk, slug, tool, own in offers
+        )
         yield [pk for pk, names in alone if name in names.values()]
 
 
@@ -39,7 +46,8 @@ class ToolQuerySet(models.QuerySet["Tool"]):
     """What is offered, by how its definition was decided on."""
 
     def of_record(self, server: str, text: str) -> ToolQuerySet:
-        """The one that records and references name by its server's slug and by its own name with its kind."""
+        """The one that records and references name by its server's slug and by its own name with
+        its kind."""
         kind, name = kinds.read(text)
         return self.filter(server__slug=server, kind=kind, name=name)
 
@@ -49,16 +57,21 @@ class ToolQuerySet(models.QuerySet["Tool"]):
         return found[0] if len(found) == 1 else None
 
     def meant_by(self, name: str, styles: Sequence[str] = ("double",)) -> list[Tool]:
-        """By any of its spellings; more than one where it cannot be told which is meant, empty for none.
+        """By any of its spellings; more than one where it cannot be told which is meant, empty for
+        none.
 
-        ``server::tool`` (``server::prompt:name``); of tools also the name that hosts use in one of the ``styles``, the
-        first that knows it, the same with the server's own name for it, and the bare name. Names are looked up whole,
-        never split.
+        ``server::tool`` (``server::prompt:name``); of tools also the name that hosts use in one of
+        the ``styles``, the first that knows it, the same with the server's own name for it, and the
+        bare name. Names are looked up whole, never split.
         """
         slug, separator, own = name.partition("::")  # a server's slug holds no colon
         if separator:
             return [*self.of_record(slug, own)]
-        offers = list(self.filter(kind=kinds.TOOL).order_by().values_list("pk", "server__slug", "name", "own_name"))
+        offers = list(
+            self.filter(kind=kinds.TOOL)
+            .order_by()
+            .values_list("pk", "server__slug", "name", "own_name")
+        )
         found = next(filter(None, _readings(name, offers, styles)), [])
         return [*self.filter(pk__in=found)]
 
@@ -72,9 +85,9 @@ class ToolQuerySet(models.QuerySet["Tool"]):
 
     def waiting(self) -> ToolQuerySet:
         """Tools with a new or changed definition that nobody has decided on: the inbox."""
-        return self.filter(present=True, latest__isnull=False, latest__decided_at__isnull=True).exclude(
-            latest=models.F("pinned")
-        )
+        return self.filter(
+            present=True, latest__isnull=False, latest__decided_at__isnull=True
+        ).exclude(latest=models.F("pinned"))
 
 
 class Tools(models.Manager["Tool"].from_queryset(ToolQuerySet)):  # type: ignore[misc]
@@ -87,10 +100,11 @@ class Tools(models.Manager["Tool"].from_queryset(ToolQuerySet)):  # type: ignore
 
 
 class Tool(TrackedModel):
-    """One tool, or one prompt (``kind``), that a server offers. It is served only while what the server says now is what
-    was approved.
+    """One tool, or one prompt (``kind``), that a server offers. It is served only while what the
+    server says now is what was approved.
 
-    ``Tool.objects`` are the tools alone: whoever does not think of other kinds meets none. ``Tool.offers`` is everything.
+    ``Tool.objects`` are the tools alone: whoever does not think of other kinds meets none.
+    ``Tool.offers`` is everything.
     """
 
     class Kind(models.TextChoices):
@@ -101,11 +115,16 @@ class Tool(TrackedModel):
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
     kind = models.CharField(
-        max_length=10, choices=Kind.choices, default=Kind.TOOL, db_default=kinds.TOOL, editable=False
+        max_length=10,
+        choices=Kind.choices,
+        default=Kind.TOOL,
+        db_default=kinds.TOOL,
+        editable=False,
     )
     name = models.CharField(max_length=500, help_text=_("Name of the tool on its server."))
     enabled = models.BooleanField(
-        default=True, help_text=_("If disabled, the tool is hidden from every agent, even if it is granted.")
+        default=True,
+        help_text=_("If disabled, the tool is hidden from every agent, even if it is granted."),
     )
     idempotent = models.BooleanField(
         default=False,
@@ -115,44 +134,84 @@ class Tool(TrackedModel):
         ),
     )
     call_energy = models.FloatField(
-        _("energy of a call"), null=True, blank=True, validators=[MinValueValidator(0)],
-        help_text=_("Estimated energy units of one call. They count against the budgets of agents and expert tools. "
-        "If empty, the energy is estimated from past calls."),
-    )  # fmt: skip
+        _("energy of a call"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text=_(
+            "Estimated energy units of one call. They count against the budgets of agents and expert tools. "
+            "If empty, the energy is estimated from past calls."
+        ),
+    )
     call_cost = models.DecimalField(
-        _("cost of a call"), max_digits=10, decimal_places=6, null=True, blank=True, validators=[MinValueValidator(0)],
-        help_text=_("Estimated price of one call in US dollars, as charged by the service behind the tool. If empty, "
-        "calls have no price."),
-    )  # fmt: skip
+        _("cost of a call"),
+        max_digits=10,
+        decimal_places=6,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text=_(
+            "Estimated price of one call in US dollars, as charged by the service behind the tool. If empty, "
+            "calls have no price."
+        ),
+    )
     own_name = models.CharField(
-        _("name for hosts"), max_length=64, blank=True, default="", db_default="",
+        _("name for hosts"),
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
         validators=[RegexValidator(r"^[A-Za-z0-9_-]+$", _("Use only letters, digits, _ and -."))],
-        help_text=_("Name that hosts see instead of the server's name for the tool. Grants and rules are not affected. "
-        "If empty, the server's name is used."),
-    )  # fmt: skip
+        help_text=_(
+            "Name that hosts see instead of the server's name for the tool. Grants and rules are not affected. "
+            "If empty, the server's name is used."
+        ),
+    )
     own_description = models.TextField(
-        _("description for hosts"), blank=True, default="", db_default="", validators=[MaxLengthValidator(10_000)],
-        help_text=_("Description that hosts see instead of the approved one, for example a shorter one. If the server "
-        "changes its own description, the tool must still be approved again. If empty, the approved description is "
-        "used."),
-    )  # fmt: skip
+        _("description for hosts"),
+        blank=True,
+        default="",
+        db_default="",
+        validators=[MaxLengthValidator(10_000)],
+        help_text=_(
+            "Description that hosts see instead of the approved one, for example a shorter one. If the server "
+            "changes its own description, the tool must still be approved again. If empty, the approved description is "
+            "used."
+        ),
+    )
     # What an operator has confirmed of the server's claims; None: nothing, so the worst is assumed.
-    read_only = models.BooleanField(null=True, blank=True, help_text=_("Whether the tool changes nothing anywhere."))
+    read_only = models.BooleanField(
+        null=True, blank=True, help_text=_("Whether the tool changes nothing anywhere.")
+    )
     destructive = models.BooleanField(
         null=True, blank=True, help_text=_("Whether the tool may delete or overwrite data.")
     )
     open_world = models.BooleanField(
-        null=True, blank=True, help_text=_("Whether the tool reaches systems outside of its server.")
+        null=True,
+        blank=True,
+        help_text=_("Whether the tool reaches systems outside of its server."),
     )
     pinned = models.ForeignKey(
-        "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False,
+        "Definition",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        editable=False,
         verbose_name=_("approved definition"),
-    )  # fmt: skip
+    )
     latest = models.ForeignKey(
-        "Definition", null=True, blank=True, on_delete=models.PROTECT, related_name="+", editable=False
+        "Definition",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        editable=False,
     )
     present = models.BooleanField(
-        default=True, editable=False, help_text=_("Whether the server listed the tool when its tools were last read.")
+        default=True,
+        editable=False,
+        help_text=_("Whether the server listed the tool when its tools were last read."),
     )
     first_seen_at = models.DateTimeField(editable=False)
     last_seen_at = models.DateTimeField(editable=False)
@@ -163,7 +222,11 @@ class Tool(TrackedModel):
 
     class Meta:
         ordering = ["server__slug", "name"]
-        constraints = [models.UniqueConstraint(fields=["server", "kind", "name"], name="one_tool_per_kind_and_name")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["server", "kind", "name"], name="one_tool_per_kind_and_name"
+            )
+        ]
         permissions = [("approve_definition", "Can approve and reject tool definitions")]
 
     def __str__(self) -> str:
@@ -176,7 +239,8 @@ class Tool(TrackedModel):
 
     @property
     def status(self) -> str:
-        """One word for lists: gone, approved, changed, rejected or quarantined. Only approved ones serve."""
+        """One word for lists: gone, approved, changed, rejected or quarantined. Only approved ones
+        serve."""
         if not self.present:
             return "gone"
         if self.pinned_id and self.pinned_id == self.latest_id:
@@ -187,7 +251,8 @@ class Tool(TrackedModel):
 
 
 def said_in(body: str) -> dict[str, Any]:
-    """A definition's stored text as what its server said; for who has the text of thousands and no rows of them."""
+    """A definition's stored text as what its server said; for who has the text of thousands and no
+    rows of them."""
     try:
         found: dict[str, Any] = msgspec.json.decode(body)
     except msgspec.DecodeError:  # a lone surrogate, which only the standard library reads
@@ -202,7 +267,9 @@ class Definition(models.Model):
     """
 
     tool = models.ForeignKey(Tool, on_delete=models.CASCADE, related_name="definitions")
-    hash = models.CharField(max_length=64, help_text=_("SHA-256 over every field that a model can see."))
+    hash = models.CharField(
+        max_length=64, help_text=_("SHA-256 over every field that a model can see.")
+    )
     body = models.TextField()
     seen_at = models.DateTimeField()
     decided_at = models.DateTimeField(null=True, blank=True)
@@ -214,7 +281,9 @@ class Definition(models.Model):
     scanner = models.PositiveSmallIntegerField(
         default=0,
         editable=False,
-        help_text=_("Version of the scanner that checked the definition. 0 if the definition was not checked."),
+        help_text=_(
+            "Version of the scanner that checked the definition. 0 if the definition was not checked."
+        ),
     )
     severity = models.PositiveSmallIntegerField(
         default=0, editable=False, help_text=_("Severity of the worst finding, from 0 to 3.")
@@ -223,7 +292,9 @@ class Definition(models.Model):
 
     class Meta:
         ordering = ["-seen_at", "-id"]
-        constraints = [models.UniqueConstraint(fields=["tool", "hash"], name="one_definition_per_hash")]
+        constraints = [
+            models.UniqueConstraint(fields=["tool", "hash"], name="one_definition_per_hash")
+        ]
 
     def __str__(self) -> str:
         return f"{self.tool} {self.hash[:12]}"
@@ -236,7 +307,9 @@ class Definition(models.Model):
     def findings(self) -> list[Finding]:
         """Worst first, as of the time it was scanned."""
         return [
-            Finding(row["kind"], Severity(row["severity"]), row["where"], row["excerpt"], row["why"])
+            Finding(
+                row["kind"], Severity(row["severity"]), row["where"], row["excerpt"], row["why"]
+            )
             for row in json.loads(self.findings_json)
         ]
 

@@ -1,4 +1,5 @@
-"""Rows that remember the values they were read with, so that saving a row does not undo later changes."""
+"""Rows that remember the values they were read with, so that saving a row does not undo later
+changes."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from mcpregistry.models.sealing import sealed
 class TrackedModel(models.Model):
     """A configured row.
 
-    ``services.configuration.saving.take_current`` uses it before each save: only the columns that were changed on this
-    object, or set with ``change``, are written over what the database holds.
+    ``services.configuration.saving.take_current`` uses it before each save: only the columns that
+    were changed on this object, or set with ``change``, are written over what the database holds.
     """
 
-    # Columns and values as they were read or last saved; None for a row that is not in the database yet.
+    # Columns and values as they were read or last saved; None for a row that is not in the database
+    # yet.
     _columns_read: Collection[str] | None = None
     _values_read: Sequence[Any] = ()
     _set_on_purpose: frozenset[str] = frozenset()
@@ -30,11 +32,13 @@ class TrackedModel(models.Model):
     @classmethod
     def from_db(
         cls, db: str | None, field_names: Collection[str], values: Collection[Any], **more: Any
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """As Django, and remember the columns."""
         row = super().from_db(db, field_names, values, **more)
         row._columns_read = field_names
-        row._values_read = [deepcopy(value) if type(value) in _CHANGEABLE and value else value for value in values]
+        row._values_read = [
+            deepcopy(value) if type(value) in _CHANGEABLE and value else value for value in values
+        ]
         return row
 
     def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
@@ -48,23 +52,30 @@ class TrackedModel(models.Model):
         self._remember(kwargs.get("update_fields"))
 
     def change(self, **values: Any) -> Self:
-        """Set these attributes; they are written also where this object had the same values already."""
+        """Set these attributes; they are written also where this object had the same values
+        already."""
         for name, value in values.items():
             setattr(self, name, value)
         self._set_on_purpose |= {_column_of(type(self), name) for name in values}
         return self
 
     def changed_columns(self) -> set[str]:
-        """The columns that the next save is to write: changed since the row was read, or set with ``change``."""
-        loaded = [field.attname for field in self._meta.concrete_fields if field.attname in self.__dict__]
+        """The columns that the next save is to write: changed since the row was read, or set with
+        ``change``."""
+        loaded = [
+            field.attname for field in self._meta.concrete_fields if field.attname in self.__dict__
+        ]
         if self._columns_read is None:
             return {*loaded}
         before = dict(zip(self._columns_read, self._values_read, strict=True))
         hidden = sealed(type(self))
         return {
-            name for name in loaded
-            if name in self._set_on_purpose or name not in before or self._differs(name, before[name], hidden.get(name))
-        }  # fmt: skip
+            name
+            for name in loaded
+            if name in self._set_on_purpose
+            or name not in before
+            or self._differs(name, before[name], hidden.get(name))
+        }
 
     def validate_unique(self, exclude: Collection[str] | None = None) -> None:
         """As Django, but without a query for a unique column that still has the stored value."""
@@ -74,17 +85,20 @@ class TrackedModel(models.Model):
         together = {name for names in self._meta.unique_together for name in names}
         changed = self.changed_columns()
         same = {
-            field.name for field in self._meta.concrete_fields
+            field.name
+            for field in self._meta.concrete_fields
             if field.unique and field.attname not in changed and field.name not in together
-        }  # fmt: skip
+        }
         super().validate_unique(exclude={*(exclude or ()), *same})
 
     def compare_with(self, stored: Self) -> None:
         """Compare with the values that ``stored`` was read with from now on."""
-        self._columns_read, self._values_read = stored._columns_read, stored._values_read
+        self._columns_read = stored._columns_read
+        self._values_read = stored._values_read
 
     def _differs(self, column: str, before: Any, secret: str | None) -> bool:
-        """Sealing the same secret again makes another text, so of a sealed column the secrets are compared."""
+        """Sealing the same secret again makes another text, so of a sealed column the secrets are
+        compared."""
         now = self.__dict__[column]
         if now == before or secret is None:
             return bool(now != before)
@@ -100,9 +114,10 @@ class TrackedModel(models.Model):
         some = None if names is None else {self._meta.get_field(name).attname for name in names}  # type: ignore[union-attr]
         known = dict(zip(self._columns_read or (), self._values_read, strict=False))
         known |= {
-            field.attname: deepcopy(self.__dict__[field.attname]) for field in self._meta.concrete_fields
+            field.attname: deepcopy(self.__dict__[field.attname])
+            for field in self._meta.concrete_fields
             if field.attname in self.__dict__ and (some is None or field.attname in some)
-        }  # fmt: skip
+        }
         self._columns_read = [*known]
         self._values_read = [*known.values()]
         self._set_on_purpose = frozenset() if some is None else self._set_on_purpose - some

@@ -1,4 +1,5 @@
-"""Whether the triggers of the database do what the statements say that create them: a trigger's name alone proves nothing."""
+"""Whether the triggers of the database do what the statements say that create them: a trigger's
+name alone proves nothing."""
 
 from __future__ import annotations
 
@@ -21,12 +22,15 @@ _TEXTS = """
 
 
 def altered_on_sqlite(statements: Iterable[str]) -> list[str]:
-    """Names of triggers whose text in the database is not that of the statement that creates them."""
+    """Names of triggers whose text in the database is not that of the statement that creates
+    them."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
         actual = {name: _words(text) for name, text in cursor.fetchall()}
     expected = {name: _words(statement) for name, statement in _triggers(statements).items()}
-    return sorted(name for name in expected.keys() & actual.keys() if actual[name] != expected[name])
+    return sorted(
+        name for name in expected.keys() & actual.keys() if actual[name] != expected[name]
+    )
 
 
 def _words(text: str) -> str:
@@ -39,8 +43,8 @@ def _triggers(statements: Iterable[str]) -> dict[str, str]:
 
 
 def altered_on_postgres(statements: Collection[str], tables: Collection[str]) -> list[str]:
-    """The same. PostgreSQL keeps its own spelling of a trigger, so the statements create triggers of temporary tables, which
-    are compared and rolled back.
+    """The same. PostgreSQL keeps its own spelling of a trigger, so the statements create triggers
+    of temporary tables, which are compared and rolled back.
     """
     triggers = _triggers(statements)
     bodies = {found[1]: found[2] for found in map(_FUNCTION.match, statements) if found}
@@ -75,8 +79,12 @@ def _expected(triggers: dict[str, str], tables: Collection[str]) -> dict[str, Te
         cursor.execute("SELECT current_schema()")
         (schema,) = cursor.fetchone()
         # A temporary table hides the real one of its name.
-        copies = [f"CREATE TEMPORARY TABLE {table} (LIKE {schema}.{table})" for table in sorted(tables)]
-        called = {name: found[1] for name, text in triggers.items() if (found := _CALLED.search(text))}
+        copies = [
+            f"CREATE TEMPORARY TABLE {table} (LIKE {schema}.{table})" for table in sorted(tables)
+        ]
+        called = {
+            name: found[1] for name, text in triggers.items() if (found := _CALLED.search(text))
+        }
         created = [text for name, text in triggers.items() if called.get(name) in functions]
         cursor.execute("; ".join([*copies, *created]))
         texts = _texts(triggers, temporary=True)

@@ -1,6 +1,7 @@
 """What calls come to by the hour and by the day, so that no page goes through the calls of weeks.
 
-The clock makes these rows of the record (``services.records.call_hours``), and makes a span anew when its calls changed.
+The clock makes these rows of the record (``services.records.call_hours``), and makes a span anew
+when its calls changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Span(models.IntegerChoices):
 class CountedSpan(models.Model):
     """An hour that was counted, however few calls came; or a day whose hours were added up.
 
-    A day has a row only while it agrees with its hours: whoever replaces one of them deletes it in the same transaction.
+    A day has a row only while it agrees with its hours: whoever replaces one of them deletes it in
+    the same transaction.
     """
 
     span = models.PositiveSmallIntegerField(choices=Span.choices)
@@ -33,18 +35,23 @@ class CountedSpan(models.Model):
     )
     again = models.BooleanField(
         default=False,
-        help_text=_("Whether the period is being counted again, because the clock was set back to a time before it."),
+        help_text=_(
+            "Whether the period is being counted again, because the clock was set back to a time before it."
+        ),
     )
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["span", "begins"], name="one_row_per_counted_span")]
+        constraints = [
+            models.UniqueConstraint(fields=["span", "begins"], name="one_row_per_counted_span")
+        ]
 
     def __str__(self) -> str:
         return f"{self.calls} calls at {self.begins:%Y-%m-%d %H}"
 
 
 class SpanUsage(models.Model):
-    """Calls of one agent, by one endpoint, of one tool, in an hour or a day. Names are copied, as those of a call."""
+    """Calls of one agent, by one endpoint, of one tool, in an hour or a day. Names are copied, as
+    those of a call."""
 
     span = models.PositiveSmallIntegerField(choices=Span.choices)
     begins = models.DateTimeField(help_text=_("Start of the hour or day, in UTC."))
@@ -60,7 +67,8 @@ class SpanUsage(models.Model):
     sent = models.PositiveIntegerField()
     size = models.BigIntegerField(help_text=_("Number of characters in the results of sent calls."))
     cost = models.BigIntegerField(
-        null=True, help_text=_("Cost in hundred-millionths of a US dollar, of the calls whose cost is known.")
+        null=True,
+        help_text=_("Cost in hundred-millionths of a US dollar, of the calls whose cost is known."),
     )
     codes = models.JSONField(default=dict, help_text=_("Number of failures by error code."))
     last = models.DateTimeField(help_text=_("Time of the last call."))
@@ -68,7 +76,14 @@ class SpanUsage(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["span", "begins", "agent_slug", "endpoint_slug", "server_slug", "tool_name"],
+                fields=[
+                    "span",
+                    "begins",
+                    "agent_slug",
+                    "endpoint_slug",
+                    "server_slug",
+                    "tool_name",
+                ],
                 name="one_usage_per_span_and_key",
             )
         ]
@@ -84,17 +99,22 @@ for _name in TOOK:
 
 
 class SpanFailure(models.Model):
-    """Failures of one hour that are alike. Words of tools stand in it, so it goes with the payloads of calls."""
+    """Failures of one hour that are alike. Words of tools stand in it, so it goes with the payloads
+    of calls."""
 
     begins = models.DateTimeField(help_text=_("Start of the hour, in UTC."))
     server_slug = models.CharField(_("server"), max_length=63, blank=True)
     tool_name = models.CharField(_("tool"), max_length=500, blank=True)
     code = models.CharField(max_length=40)
-    shape = models.CharField(max_length=200, help_text=_("Error text without the parts that differ between calls."))
+    shape = models.CharField(
+        max_length=200, help_text=_("Error text without the parts that differ between calls.")
+    )
     count = models.PositiveIntegerField()
     first = models.DateTimeField()
     last = models.DateTimeField()
-    examples = models.JSONField(default=list, help_text=_("Newest of these calls, each as [time, id]."))
+    examples = models.JSONField(
+        default=list, help_text=_("Newest of these calls, each as [time, id].")
+    )
 
     class Meta:
         indexes = [models.Index(fields=["begins"], name="failure_by_hour")]
@@ -104,13 +124,17 @@ class SpanFailure(models.Model):
 
 
 class UsageSums(models.Model):
-    """Sums of a day, or of a period with the one before it, in one value (``domain.usage_sums``), so that a page reads one row.
+    """Sums of a day, or of a period with the one before it, in one value (``domain.usage_sums``),
+    so that a page reads one row.
 
-    They are made of the rows above, and hold only while hours, calls, errors and unsettled calls of the hours from
-    ``begins`` to ``until`` are still as many as stand here: whoever counts an hour anew need not know of them.
+    They are made of the rows above, and hold only while hours, calls, errors and unsettled calls of
+    the hours from ``begins`` to ``until`` are still as many as stand here: whoever counts an hour
+    anew need not know of them.
     """
 
-    name = models.CharField(max_length=40, help_text=_("Which values are summed, and for which period."))
+    name = models.CharField(
+        max_length=40, help_text=_("Which values are summed, and for which period.")
+    )
     begins = models.DateTimeField(help_text=_("Start of the period, in UTC."))
     until = models.DateTimeField(help_text=_("End of the period, in UTC."))
     hours = models.PositiveIntegerField()
@@ -120,7 +144,9 @@ class UsageSums(models.Model):
     body = models.TextField()
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["name", "begins", "until"], name="one_row_per_sums")]
+        constraints = [
+            models.UniqueConstraint(fields=["name", "begins", "until"], name="one_row_per_sums")
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} until {self.until:%Y-%m-%d %H}"

@@ -1,4 +1,5 @@
-"""The one place that says who may see which records: every face reads them through ``visible_to``."""
+"""The one place that says who may see which records: every face reads them through
+``visible_to``."""
 
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ M_co = TypeVar("M_co", bound=models.Model, covariant=True)
 
 
 class VisibleQuerySet(models.QuerySet[M_co]):
-    """Rows of a kind that people see by their permissions, and agents as far as the rows are their own."""
+    """Rows of a kind that people see by their permissions, and agents as far as the rows are their
+    own."""
 
-    own_by = ""  # the column, or the way to it, with the slug of the agent whose row it is; empty: no agent sees any
-    seen_with: tuple[str, ...] = ()  # permissions of which one is enough; empty: the model's own "view"
+    # the column, or the way to it, with the slug of the agent whose row it is; empty: no agent sees
+    # any
+    own_by = ""
+    # permissions of which one is enough; empty: the model's own "view"
+    seen_with: tuple[str, ...] = ()
 
     def visible_to(self, who: User | AnonymousUser | Agent) -> Self:
         """The rows that this person or agent may see: for a person all of them or none."""

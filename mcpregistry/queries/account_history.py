@@ -1,4 +1,5 @@
-"""What the audit log tells of a person's account, in the words of other records' histories. Nothing of it can be put back."""
+"""What the audit log tells of a person's account, in the words of other records' histories. Nothing
+of it can be put back."""
 
 from __future__ import annotations
 
@@ -16,14 +17,20 @@ _SHOWN = 100
 _NAMES = 10  # that an account had before, at most
 _ENTRY = {"writer", "seq", "at", "kind", "actor", "subject"}
 _WORDS = {
-    "user.created": _("Added"), "user.changed": _("Changed"), "user.password_changed": _("Password changed"),
-    "user.deleted": _("Deleted"), "user.roles_given": _("Roles added"), "user.roles_taken": _("Roles removed"),
-    "user.permissions_given": _("Permissions added"), "user.permissions_taken": _("Permissions removed"),
-}  # fmt: skip
+    "user.created": _("Added"),
+    "user.changed": _("Changed"),
+    "user.password_changed": _("Password changed"),
+    "user.deleted": _("Deleted"),
+    "user.roles_given": _("Roles added"),
+    "user.roles_taken": _("Roles removed"),
+    "user.permissions_given": _("Permissions added"),
+    "user.permissions_taken": _("Permissions removed"),
+}
 
 
 def account_history(user: User) -> list[Version]:
-    """The newest entries about an account, also under names that it had before; roles and groups are among them."""
+    """The newest entries about an account, also under names that it had before; roles and groups
+    are among them."""
     subjects = {_subject(user.get_username())}
     for _round in range(_NAMES):
         if not (earlier := _earlier_names(subjects) - subjects):
@@ -38,7 +45,9 @@ def _subject(name: str) -> str:
 
 
 def _earlier_names(subjects: set[str]) -> set[str]:
-    renamed = AuditEntry.objects.filter(subject__in=subjects, kind="user.changed").order_by("-id")[:_SHOWN]
+    renamed = AuditEntry.objects.filter(subject__in=subjects, kind="user.changed").order_by("-id")[
+        :_SHOWN
+    ]
     pairs = [json.loads(row.body).get("username") for row in renamed]
     return {_subject(pair[0]) for pair in pairs if isinstance(pair, list)}
 
@@ -46,7 +55,14 @@ def _earlier_names(subjects: set[str]) -> set[str]:
 def _told(row: AuditEntry, body: dict[str, Any]) -> Version:
     facts = [(name, value) for name, value in body.items() if name not in _ENTRY]
     what = str(_WORDS.get(row.kind) or row.kind.replace("_", " ").replace(".", " ").capitalize())
-    return Version(row.pk, row.at, row.actor, "", what, [_change(name, value, row.kind) for name, value in facts])
+    return Version(
+        row.pk,
+        row.at,
+        row.actor,
+        "",
+        what,
+        [_change(name, value, row.kind) for name, value in facts],
+    )
 
 
 def _change(name: str, value: Any, kind: str) -> Change:
@@ -58,4 +74,8 @@ def _change(name: str, value: Any, kind: str) -> Change:
 
 
 def _word(value: Any) -> str:
-    return {True: "yes", False: "no", None: ""}[value] if isinstance(value, bool | None) else str(value)
+    return (
+        {True: "yes", False: "no", None: ""}[value]
+        if isinstance(value, bool | None)
+        else str(value)
+    )

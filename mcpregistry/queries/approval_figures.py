@@ -1,6 +1,8 @@
-"""Figures of approvals: what is held, how it ends, how long people take, which rules ask for too much.
+"""Figures of approvals: what is held, how it ends, how long people take, which rules ask for too
+much.
 
-Numbers count every request of a period; medians come from the newest ``SAMPLE`` of them. Durations are seconds.
+Numbers count every request of a period; medians come from the newest ``SAMPLE`` of them. Durations
+are seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.queries.approvals import ENDS
 
 SAMPLE = 20_000
-RELAX_RATE, RELAX_DECISIONS = 0.95, 20
+RELAX_RATE = 0.95
+RELAX_DECISIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class RuleFigures:
 
 @dataclass(frozen=True, slots=True)
 class ApproverFigures:
-    """One person's votes in a period; ``seconds`` is the middle of the times from asking to the vote."""
+    """One person's votes in a period; ``seconds`` is the middle of the times from asking to the
+    vote."""
 
     name: str
     approved: int
@@ -95,10 +99,13 @@ def _counts() -> dict[str, Count]:
 
 
 def _times_to_decide(asked: QuerySet[ApprovalRequest]) -> dict[str, list[float]]:
-    """Seconds from asking to a person's decision, by rule; what ran out or was withdrawn has none."""
+    """Seconds from asking to a person's decision, by rule; what ran out or was withdrawn has
+    none."""
     decided = asked.filter(ENDS["approved"] | ENDS["rejected"], decided_at__isnull=False)
     times: dict[str, list[float]] = defaultdict(list)
-    for rule, at, end in decided.order_by("-asked_at").values_list("rule_name", "asked_at", "decided_at")[:SAMPLE]:
+    for rule, at, end in decided.order_by("-asked_at").values_list(
+        "rule_name", "asked_at", "decided_at"
+    )[:SAMPLE]:
         if end is not None:
             times[rule].append((end - at).total_seconds())
     return times
@@ -107,11 +114,19 @@ def _times_to_decide(asked: QuerySet[ApprovalRequest]) -> dict[str, list[float]]
 def _approvers(since: datetime) -> list[ApproverFigures]:
     votes = ApprovalVote.objects.filter(request__asked_at__gte=since)
     times: dict[str, list[float]] = defaultdict(list)
-    for name, at, asked_at in votes.order_by("-at").values_list("name", "at", "request__asked_at")[:SAMPLE]:
+    for name, at, asked_at in votes.order_by("-at").values_list("name", "at", "request__asked_at")[
+        :SAMPLE
+    ]:
         times[name].append((at - asked_at).total_seconds())
-    rows = votes.order_by().values("name").annotate(
-        approved=Count("id", filter=Q(approve=True)), rejected=Count("id", filter=Q(approve=False)), all=Count("id")
-    )  # fmt: skip
+    rows = (
+        votes.order_by()
+        .values("name")
+        .annotate(
+            approved=Count("id", filter=Q(approve=True)),
+            rejected=Count("id", filter=Q(approve=False)),
+            all=Count("id"),
+        )
+    )
     return [
         ApproverFigures(row["name"], row["approved"], row["rejected"], median(times[row["name"]]))
         for row in rows.order_by("-all", "name")

@@ -1,6 +1,7 @@
 """Reads about held calls: the queue, one request with what is known around it, the history.
 
-Nothing here changes a row. Times are aware datetimes and ``now`` is an argument; durations are seconds.
+Nothing here changes a row. Times are aware datetimes and ``now`` is an argument; durations are
+seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Definition, Invocation, Server, Tool
 from mcpregistry.services.approvals import seats, votes
 
-# The queue shows the beginning of the arguments; calls with longer ones are never grouped as identical.
+# The queue shows the beginning of the arguments; calls with longer ones are never grouped as
+# identical.
 HEAD = 2_000
 MOST_SHOWN = 1_000
 RISKS = ("high", "medium", "low")
@@ -33,7 +35,9 @@ ENDS: dict[str, Q] = {
     "expired": Q(call__state=State.EXPIRED, execute_by__isnull=True),
     "cancelled": Q(call__state=State.CANCELLED, execute_by__isnull=True),
     "void": Q(call__state=State.VOID, execute_by__isnull=True),
-    "too late": Q(execute_by__isnull=False, call__state__in=[State.EXPIRED, State.VOID, State.CANCELLED]),
+    "too late": Q(
+        execute_by__isnull=False, call__state__in=[State.EXPIRED, State.VOID, State.CANCELLED]
+    ),
 }
 
 
@@ -53,15 +57,29 @@ class Wanted:
 
     def narrow(self, requests: QuerySet[ApprovalRequest]) -> QuerySet[ApprovalRequest]:
         """Only the requests that fit."""
-        columns = {"server": "call__server_slug", "tool": "call__tool_name", "agent": "call__agent_slug",
-                   "risk": "risk", "rule": "rule_name"}  # fmt: skip
-        exact = {column: getattr(self, name) for name, column in columns.items() if getattr(self, name)}
+        columns = {
+            "server": "call__server_slug",
+            "tool": "call__tool_name",
+            "agent": "call__agent_slug",
+            "risk": "risk",
+            "rule": "rule_name",
+        }
+        exact = {
+            column: getattr(self, name) for name, column in columns.items() if getattr(self, name)
+        }
         found = requests.filter(**exact)
         return found.filter(_mentions(self.search)) if self.search else found
 
 
 def _mentions(text: str) -> Q:
-    columns = ("call__exposed_name", "call__tool_name", "call__agent_slug", "call__arguments", "edited", "rule_name")
+    columns = (
+        "call__exposed_name",
+        "call__tool_name",
+        "call__agent_slug",
+        "call__arguments",
+        "edited",
+        "rule_name",
+    )
     either = Q(pk=text.lower())
     for column in columns:
         either |= Q(**{f"{column}__icontains": text})
@@ -83,7 +101,8 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One waiting call as the queue needs it: no payload but the beginning of the arguments that would run."""
+    """One waiting call as the queue needs it: no payload but the beginning of the arguments that
+    would run."""
 
     id: str
     risk: str
@@ -112,15 +131,35 @@ class Vote:
 
 
 _COLUMNS = (
-    "id", "risk", "call__server_slug", "call__tool_name", "call__agent_slug", "call__definition_hash", "rule_name",
-    "rule_fingerprint", "quorum", "waiting_as", "asked_at", "decide_by", "asked_head", "edited_head",
-)  # fmt: skip
+    "id",
+    "risk",
+    "call__server_slug",
+    "call__tool_name",
+    "call__agent_slug",
+    "call__definition_hash",
+    "rule_name",
+    "rule_fingerprint",
+    "quorum",
+    "waiting_as",
+    "asked_at",
+    "decide_by",
+    "asked_head",
+    "edited_head",
+)
 
 
 def queue(wanted: Wanted, *, who: User) -> list[Waiting]:
-    """What waits and this person may see, riskiest first and of these the oldest first; as bare rows, for there may be a thousand."""
-    heads = {"asked_head": Substr("call__arguments", 1, HEAD + 1), "edited_head": Substr("edited", 1, HEAD + 1)}
-    rows = wanted.narrow(ApprovalRequest.objects.visible_to(who).waiting()).annotate(**heads).values_list(*_COLUMNS)
+    """What waits and this person may see, riskiest first and of these the oldest first; as bare
+    rows, for there may be a thousand."""
+    heads = {
+        "asked_head": Substr("call__arguments", 1, HEAD + 1),
+        "edited_head": Substr("edited", 1, HEAD + 1),
+    }
+    rows = (
+        wanted.narrow(ApprovalRequest.objects.visible_to(who).waiting())
+        .annotate(**heads)
+        .values_list(*_COLUMNS)
+    )
     found: list[tuple[Any, ...]] = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
     votes = _open_votes()
     return [Waiting(*(*row, tuple(votes.get(row[0], ())))) for row in found]
@@ -129,7 +168,9 @@ def queue(wanted: Wanted, *, who: User) -> list[Waiting]:
 def _open_votes() -> dict[str, list[Vote]]:
     """The votes on everything that waits, each request's in the order in which they were given."""
     found: dict[str, list[Vote]] = defaultdict(list)
-    votes = ApprovalVote.objects.filter(request__in=ApprovalRequest.objects.waiting()).order_by("at", "id")
+    votes = ApprovalVote.objects.filter(request__in=ApprovalRequest.objects.waiting()).order_by(
+        "at", "id"
+    )
     columns = ("request_id", "user_id", "approve", "arguments_hash")
     for request_id, user_id, approve, arguments_hash in votes.values_list(*columns):
         found[request_id].append(Vote(user_id, approve, arguments_hash))
@@ -142,13 +183,21 @@ def waiting_total() -> int:
 
 
 def queue_version() -> str:
-    """Changes whenever the queue could look different; two small reads of indexes, none of them of a call.
+    """Changes whenever the queue could look different; two small reads of indexes, none of them of
+    a call.
 
     What comes raises the newest time asked, what goes lowers the count, and whoever edits votes.
     """
-    asked = ApprovalRequest.objects.filter(decided_at=None).order_by().aggregate(
-        count=Count("id", distinct=True), newest=Max("asked_at"), oldest=Min("asked_at"), voted=Max("votes__at")
-    )  # fmt: skip
+    asked = (
+        ApprovalRequest.objects.filter(decided_at=None)
+        .order_by()
+        .aggregate(
+            count=Count("id", distinct=True),
+            newest=Max("asked_at"),
+            oldest=Min("asked_at"),
+            voted=Max("votes__at"),
+        )
+    )
     moments = [_moment(at) for at in (asked["newest"], asked["oldest"], asked["voted"])]
     return ".".join([str(asked["count"]), *moments, str(last_vote())])
 
@@ -163,34 +212,54 @@ def _moment(at: datetime | None) -> str:
 
 
 def choices(*, who: User) -> Choices:
-    """The servers, tools, agents and rules that the queue can be narrowed to, of what this person may see."""
+    """The servers, tools, agents and rules that the queue can be narrowed to, of what this person
+    may see."""
     columns = ("call__server_slug", "call__tool_name", "call__agent_slug", "rule_name")
-    rows = list(ApprovalRequest.objects.visible_to(who).waiting().order_by().values_list(*columns).distinct()[:5_000])
+    rows = list(
+        ApprovalRequest.objects.visible_to(who)
+        .waiting()
+        .order_by()
+        .values_list(*columns)
+        .distinct()[:5_000]
+    )
     server, tool, agent, rule = (sorted({row[place] for row in rows}) for place in range(4))
     return Choices(server, tool, agent, rule)
 
 
 def words_since(vote: int, limit: int = 20) -> list[ApprovalVote]:
-    """The newest votes after the one with this number, oldest first: what others have done meanwhile."""
-    newest = ApprovalVote.objects.filter(id__gt=vote).select_related("request__call", "user").order_by("-id")
+    """The newest votes after the one with this number, oldest first: what others have done
+    meanwhile."""
+    newest = (
+        ApprovalVote.objects.filter(id__gt=vote)
+        .select_related("request__call", "user")
+        .order_by("-id")
+    )
     return list(
-        newest.defer("request__said", "request__result", "request__call__arguments", "request__call__result")[:limit]
+        newest.defer(
+            "request__said", "request__result", "request__call__arguments", "request__call__result"
+        )[:limit]
     )[::-1]
 
 
 def identical(request: ApprovalRequest) -> list[ApprovalRequest]:
-    """Waiting calls of the same tool, definition, rule and arguments, this one included, oldest first."""
+    """Waiting calls of the same tool, definition, rule and arguments, this one included, oldest
+    first."""
     call = request.call
     return list(
         ApprovalRequest.objects.waiting()
         .filter(
-            call__server_slug=call.server_slug, call__tool_name=call.tool_name, call__arguments=call.arguments,
-            call__definition_hash=call.definition_hash, call__server_revision=call.server_revision,
-            edited=request.edited, risk=request.risk, rule_fingerprint=request.rule_fingerprint,
+            call__server_slug=call.server_slug,
+            call__tool_name=call.tool_name,
+            call__arguments=call.arguments,
+            call__definition_hash=call.definition_hash,
+            call__server_revision=call.server_revision,
+            edited=request.edited,
+            risk=request.risk,
+            rule_fingerprint=request.rule_fingerprint,
         )
         .select_related("call", "rule", "group")
         .order_by("asked_at", "id")[:MOST_SHOWN]
-    )  # fmt: skip
+    )
 
 
 # One request
@@ -210,7 +279,8 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The middle of the latest successful calls of a tool: how long they took, how much they answered."""
+    """The middle of the latest successful calls of a tool: how long they took, how much they
+    answered."""
 
     calls: int
     milliseconds: float
@@ -231,10 +301,13 @@ def one(pk: str, *, who: User) -> ApprovalRequest | None:
 
 
 def around(request: ApprovalRequest) -> Around:
-    """What a page shows beside the request: server, tool, definition, the last approved call, and others that wait."""
+    """What a page shows beside the request: server, tool, definition, the last approved call, and
+    others that wait."""
     call = request.call
     server = Server.objects.filter(slug=call.server_slug).first()
-    named = Tool.offers.of_record(call.server_slug, call.tool_name).select_related("pinned", "latest", "usage")
+    named = Tool.offers.of_record(call.server_slug, call.tool_name).select_related(
+        "pinned", "latest", "usage"
+    )
     tool = named.first() if server else None
     definition = tool.definitions.filter(hash=call.definition_hash).first() if tool else None
     return Around(server, tool, definition, last_approved(request), siblings(request), usual(call))
@@ -257,7 +330,8 @@ def last_approved(request: ApprovalRequest) -> ApprovalRequest | None:
 
 
 def siblings(request: ApprovalRequest, limit: int = 5) -> list[ApprovalRequest]:
-    """Other waiting calls of the same tool that are by the same agent or have the same arguments."""
+    """Other waiting calls of the same tool that are by the same agent or have the same
+    arguments."""
     call = request.call
     alike = Q(call__agent_slug=call.agent_slug) | Q(call__arguments=call.arguments)
     return list(
@@ -266,19 +340,30 @@ def siblings(request: ApprovalRequest, limit: int = 5) -> list[ApprovalRequest]:
         .exclude(pk=request.pk)
         .select_related("call")
         .defer("result", "said", "call__result", "call__arguments", "edited")
-        .annotate(head=Substr("call__arguments", 1, HEAD + 1), edited_head=Substr("edited", 1, HEAD + 1))
+        .annotate(
+            head=Substr("call__arguments", 1, HEAD + 1), edited_head=Substr("edited", 1, HEAD + 1)
+        )
         .order_by("asked_at", "id")[:limit]
     )
 
 
 def usual(call: Invocation) -> Usual | None:
-    """From up to 50 of the newest 500 calls of the server; None when none of them succeeded with this tool."""
-    recent = Invocation.objects.filter(server_slug=call.server_slug).order_by("-received_at").values("id")[:500]
+    """From up to 50 of the newest 500 calls of the server; None when none of them succeeded with
+    this tool."""
+    recent = (
+        Invocation.objects.filter(server_slug=call.server_slug)
+        .order_by("-received_at")
+        .values("id")[:500]
+    )
     rows = Invocation.objects.filter(
-        id__in=Subquery(recent), tool_name=call.tool_name, state=State.SUCCEEDED, dispatched_at__isnull=False
+        id__in=Subquery(recent),
+        tool_name=call.tool_name,
+        state=State.SUCCEEDED,
+        dispatched_at__isnull=False,
     ).values_list("dispatched_at", "finished_at", "result_bytes")[:50]
     took = [(end - sent).total_seconds() * 1000 for sent, end, _ in rows if sent and end]
-    middle, size = median(took), median(size for _, _, size in rows)
+    middle = median(took)
+    size = median(size for _, _, size in rows)
     return None if middle is None or size is None else Usual(len(took), middle, int(size))
 
 
@@ -287,7 +372,8 @@ def usual(call: Invocation) -> Usual | None:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The history narrowed besides ``Wanted``: how it ended, who had a word, and when it was asked."""
+    """The history narrowed besides ``Wanted``: how it ended, who had a word, and when it was
+    asked."""
 
     end: str = ""
     approver: str = ""
@@ -301,7 +387,9 @@ def history(wanted: Wanted, period: Period, *, who: User) -> QuerySet[ApprovalRe
     if period.end in ENDS:
         found = found.filter(ENDS[period.end])
     if period.approver:
-        found = found.filter(pk__in=ApprovalVote.objects.filter(name=period.approver).values("request"))
+        found = found.filter(
+            pk__in=ApprovalVote.objects.filter(name=period.approver).values("request")
+        )
     if period.since:
         found = found.filter(asked_at__gte=period.since)
     if period.until:
@@ -318,7 +406,8 @@ def history(wanted: Wanted, period: Period, *, who: User) -> QuerySet[ApprovalRe
 def page_of(
     requests: QuerySet[ApprovalRequest], *, after: tuple[datetime, str] | None, size: int
 ) -> tuple[list[ApprovalRequest], bool]:
-    """``size`` requests that follow the one asked at that time with that id, and whether more follow."""
+    """``size`` requests that follow the one asked at that time with that id, and whether more
+    follow."""
     if after is not None:
         at, pk = after
         requests = requests.filter(Q(asked_at__lt=at) | Q(asked_at=at, pk__lt=pk))
@@ -333,15 +422,20 @@ def end_of(request: ApprovalRequest) -> str:
         return "waiting"
     if request.execute_by is not None:
         return "too late" if state in (State.EXPIRED, State.VOID, State.CANCELLED) else "approved"
-    return {State.REJECTED: "rejected", State.EXPIRED: "expired", State.CANCELLED: "cancelled"}.get(state, "void")
+    return {State.REJECTED: "rejected", State.EXPIRED: "expired", State.CANCELLED: "cancelled"}.get(
+        state, "void"
+    )
 
 
 def when_it_runs(request: ApprovalRequest) -> str:
-    """Of an approved call: a process runs it for a caller who is there, or a worker does; else it waits for its caller."""
+    """Of an approved call: a process runs it for a caller who is there, or a worker does; else it
+    waits for its caller."""
     if votes.runs_by_itself(request) or seats.anybody(request):
         return _("It is running now.")
     if request.execute_by is None:
-        return _("It has not run, because its caller disconnected. It runs when the caller makes the same call again.")
+        return _(
+            "It has not run, because its caller disconnected. It runs when the caller makes the same call again."
+        )
     text = _(
         "It has not run, because its caller disconnected. It runs if the caller makes the same call again until %(time)s."
     )

@@ -1,4 +1,5 @@
-"""Things on the overview that need a person: packages, registries, energy pools, offers that were left out, work that waits."""
+"""Things on the overview that need a person: packages, registries, energy pools, offers that were
+left out, work that waits."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from django.db.models import F, Q, QuerySet
 
 from mcpregistry.domain.installs.states import WORKED, InstallState
 from mcpregistry.domain.shown_definitions import keep_left_out
-from mcpregistry.models import ApprovalRequest, Delivery, EnergyPool, Install, RegistrySource, Server, ServerTest
+from mcpregistry.models import (
+    ApprovalRequest,
+    Delivery,
+    EnergyPool,
+    Install,
+    RegistrySource,
+    Server,
+    ServerTest,
+)
 
 UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker that is free takes work within a second
 
@@ -22,7 +31,9 @@ def waiting_packages() -> QuerySet[Install]:
 
 def unread_registries(now: datetime) -> QuerySet[RegistrySource]:
     """Return the registries whose last reading failed and that no worker reads at present."""
-    return RegistrySource.objects.exclude(error="").filter(Q(lease_until=None) | Q(lease_until__lt=now))
+    return RegistrySource.objects.exclude(error="").filter(
+        Q(lease_until=None) | Q(lease_until__lt=now)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +47,22 @@ class Incomplete:
 
 def incomplete_servers() -> list[Incomplete]:
     """Return the servers of whose lists something could not be taken when they were last read."""
-    rows = Server.objects.active().exclude(left_out="").order_by("slug").values_list("pk", "slug", "left_out")
+    rows = (
+        Server.objects.active()
+        .exclude(left_out="")
+        .order_by("slug")
+        .values_list("pk", "slug", "left_out")
+    )
     found = (Incomplete(pk, slug, keep_left_out(told)) for pk, slug, told in rows)
     return [each for each in found if each.reasons]
 
 
 def empty_pools(now: datetime) -> int:
-    """The number of energy pools that are empty. Their level rises with time, so it is calculated here."""
-    return sum(pool.word(pool.stand.level_at(now)).value == "empty" for pool in EnergyPool.objects.all())
+    """The number of energy pools that are empty. Their level rises with time, so it is calculated
+    here."""
+    return sum(
+        pool.word(pool.stand.level_at(now)).value == "empty" for pool in EnergyPool.objects.all()
+    )
 
 
 def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
@@ -53,8 +72,12 @@ def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
     return {
         "approvalrequest": ApprovalRequest.objects.left_to_workers(before),
         "delivery": Delivery.objects.due(before),
-        "server": Server.objects.due_for_check(before).filter(Q(check_until=None) | Q(check_until__lt=before)),
-        "servertest": ServerTest.objects.filter(verdict=ServerTest.Verdict.QUEUED, requested_at__lt=before),
+        "server": Server.objects.due_for_check(before).filter(
+            Q(check_until=None) | Q(check_until__lt=before)
+        ),
+        "servertest": ServerTest.objects.filter(
+            verdict=ServerTest.Verdict.QUEUED, requested_at__lt=before
+        ),
         "install": Install.objects.filter(state__in=[*WORKED], state_at__lt=before),
         "registrysource": RegistrySource.objects.filter(not_read, asked_at__lt=before),
     }

@@ -14,7 +14,8 @@ from mcpregistry.models.audit import USUAL_KINDS
 
 _CALL = "call:"
 _FILES = 100
-_BEGINNINGS = 1_000  # entries that are looked at for each column that may begin with what was searched for
+# entries that are looked at for each column that may begin with what was searched for
+_BEGINNINGS = 1_000
 _DISORDER = timedelta(hours=1)  # how far the clocks of processes may be apart
 _LAST = chr(0x10FFFF)
 
@@ -25,18 +26,31 @@ def audit_of_call(call: Invocation) -> QuerySet[AuditEntry]:
 
 
 def names_of_calls(entries: Iterable[AuditEntry], user: User | AnonymousUser) -> dict[str, str]:
-    """For each subject of these entries that is a call which this person may see: its server and tool."""
+    """For each subject of these entries that is a call which this person may see: its server and
+    tool."""
     ids = {each.subject.removeprefix(_CALL) for each in entries if each.subject.startswith(_CALL)}
-    found = Invocation.objects.visible_to(user).filter(pk__in=ids or {""}).values_list("pk", "server_slug", "tool_name")
+    found = (
+        Invocation.objects.visible_to(user)
+        .filter(pk__in=ids or {""})
+        .values_list("pk", "server_slug", "tool_name")
+    )
     return {f"{_CALL}{pk}": f"call of {server}::{tool}" for pk, server, tool in found}
 
 
 def archived() -> Sequence[Mapping[str, object]]:
-    """The newest files of archived entries: when each was made, how many entries of how many chains, its SHA-256."""
-    found = AuditArchive.objects.order_by().values("file").annotate(
-        made=Min("at"), entries=Sum(F("to_seq") - F("from_seq") + 1), chains=Count("writer", distinct=True),
-        sha256=Min("digest"), last=Max("number"),
-    )  # fmt: skip
+    """The newest files of archived entries: when each was made, how many entries of how many
+    chains, its SHA-256."""
+    found = (
+        AuditArchive.objects.order_by()
+        .values("file")
+        .annotate(
+            made=Min("at"),
+            entries=Sum(F("to_seq") - F("from_seq") + 1),
+            chains=Count("writer", distinct=True),
+            sha256=Min("digest"),
+            last=Max("number"),
+        )
+    )
     return list(found.order_by("-last")[:_FILES])
 
 
@@ -71,15 +85,18 @@ def _of_kind(rows: QuerySet[AuditEntry], kind: str) -> QuerySet[AuditEntry]:
 
 
 def _unusual(rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-    """Those that the partial index by kind holds; SQLite uses it only for its very condition, in literal words."""
+    """Those that the partial index by kind holds; SQLite uses it only for its very condition, in
+    literal words."""
     usual = ", ".join(map(repr, USUAL_KINDS))
     return rows.extra(where=[f"NOT (mcpregistry_auditentry.kind IN ({usual}))"])  # noqa: S610 - our own words
 
 
 def _number_at(at: datetime) -> int:
-    """The number of the first entry from then on, by halves: numbers rise with the time, and a third index costs every call."""
+    """The number of the first entry from then on, by halves: numbers rise with the time, and a
+    third index costs every call."""
     rows = AuditEntry.objects.order_by("id").values_list("id", "at")
-    (low, _), (last, _) = rows.first() or (0, at), rows.last() or (0, at)
+    (low, _) = rows.first() or (0, at)
+    (last, _) = rows.last() or (0, at)
     high = last + 1
     while low < high:
         middle = (low + high) // 2
@@ -89,7 +106,8 @@ def _number_at(at: datetime) -> int:
 
 
 def searched(rows: QuerySet[AuditEntry], words: str) -> QuerySet[AuditEntry]:
-    """Entries whose kind, actor or subject is exactly this; where there are none, those where one begins with it.
+    """Entries whose kind, actor or subject is exactly this; where there are none, those where one
+    begins with it.
 
     Of beginnings a thousand of each column at most.
     """
@@ -107,5 +125,7 @@ def _beginning(column: str, words: str) -> Iterable[int]:
     if connection.vendor == "postgresql":  # whose "greater" may be of a language
         begins = rows.filter(**{f"{column}__startswith": words}).order_by()
     else:
-        begins = rows.filter(**{f"{column}__gte": words, f"{column}__lt": words + _LAST}).order_by(column)
+        begins = rows.filter(**{f"{column}__gte": words, f"{column}__lt": words + _LAST}).order_by(
+            column
+        )
     return begins.values_list("pk", flat=True)[:_BEGINNINGS]

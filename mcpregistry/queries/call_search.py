@@ -1,6 +1,8 @@
-"""Finding calls by the words in them: names, arguments, errors and results, as far as the record holds them.
+"""Finding calls by the words in them: names, arguments, errors and results, as far as the record
+holds them.
 
-Every search is bounded: the newest ``MOST`` calls that hold all words, whatever other filters say afterwards.
+Every search is bounded: the newest ``MOST`` calls that hold all words, whatever other filters say
+afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from django.db.models import Q
 from mcpregistry.models import Invocation
 from mcpregistry.models.call_text import INDEX, TABLE, VECTOR
 
-MOST, MOST_WORDS = 1_000, 10
+MOST = 1_000
+MOST_WORDS = 10
 _NEAR = (2 * MOST, 40 * MOST)  # of the newest calls: where PostgreSQL looks first, and then
 _FTS5 = (
     f"SELECT call_id FROM {TABLE} WHERE id IN (SELECT rowid FROM {INDEX} WHERE {INDEX} MATCH %s "  # noqa: S608
@@ -25,18 +28,24 @@ _FTS5 = (
 )
 _GIN = f"SELECT id, call_id FROM {TABLE} WHERE {VECTOR} @@ to_tsquery('simple', %s)"  # noqa: S608
 _GIN_NEAR = f"{_GIN} AND id > %s ORDER BY id DESC LIMIT %s"
-_GIN_ALL = f"WITH found AS MATERIALIZED ({_GIN}) SELECT id, call_id FROM found ORDER BY id DESC LIMIT %s"  # noqa: S608
+_GIN_ALL = (
+    f"WITH found AS MATERIALIZED ({_GIN}) SELECT id, call_id FROM found ORDER BY id DESC LIMIT %s"  # noqa: S608
+)
 _NEW = (
     f"SELECT call_id, text FROM {TABLE} WHERE id > COALESCE((SELECT max(id) FROM {INDEX}_docsize), 0) "  # noqa: S608
     "ORDER BY id DESC LIMIT %s"
 )
-_OPEN = ("arguments", "exposed_name", "agent_slug", "requester", "request_id")  # of calls without an end, which are few
+# of calls without an end, which are few
+_OPEN = ("arguments", "exposed_name", "agent_slug", "requester", "request_id")
 
 
 def words_of(question: str) -> list[str]:
-    """The words that a call must hold. Each may be only the beginning of one, except for a single character: too many words
-    begin with it."""
-    return [word.lower() for word in re.findall(r"[^\W_]+", normalize("NFC", question[:500]))[:MOST_WORDS]]
+    """The words that a call must hold. Each may be only the beginning of one, except for a single
+    character: too many words begin with it."""
+    return [
+        word.lower()
+        for word in re.findall(r"[^\W_]+", normalize("NFC", question[:500]))[:MOST_WORDS]
+    ]
 
 
 def calls_with(question: str) -> list[str]:
@@ -59,8 +68,9 @@ def _indexed(match: str) -> list[str]:
 
 
 def _by_gin(cursor: Any, match: str) -> list[str]:
-    """GIN has no order: to sort all calls that hold a frequent word takes seconds. So PostgreSQL first looks among the
-    newest calls, which is enough for frequent words, and takes only rare ones from the whole index.
+    """GIN has no order: to sort all calls that hold a frequent word takes seconds. So PostgreSQL
+    first looks among the newest calls, which is enough for frequent words, and takes only rare ones
+    from the whole index.
     """
     cursor.execute(f"SELECT max(id) FROM {TABLE}")  # noqa: S608
     newest = cursor.fetchone()[0] or 0
@@ -74,8 +84,9 @@ def _by_gin(cursor: Any, match: str) -> list[str]:
 
 
 def _unindexed(words: list[str]) -> list[str]:
-    """Of the newest calls, whose words SQLite's index is still to be told of within a minute: the newest ``MOST`` of them,
-    by the measure of the index, the beginnings of words without their case and accents.
+    """Of the newest calls, whose words SQLite's index is still to be told of within a minute: the
+    newest ``MOST`` of them, by the measure of the index, the beginnings of words without their case
+    and accents.
     """
     if connection.vendor != "sqlite":
         return []
@@ -86,7 +97,8 @@ def _unindexed(words: list[str]) -> list[str]:
 
 
 def _pattern(word: str) -> str:
-    """The regular expression of a word. Words are letters and digits, so nothing needs to be escaped."""
+    """The regular expression of a word. Words are letters and digits, so nothing needs to be
+    escaped."""
     return rf"(?<![^\W_]){word}" if _may_go_on(word) else rf"(?<![^\W_]){word}(?![^\W_])"
 
 
@@ -105,20 +117,30 @@ def _measured(text: str) -> str:
 
 
 def _match(words: list[str]) -> str:
-    """In the database's own language; the words have nothing in them that it would read otherwise."""
+    """In the database's own language; the words have nothing in them that it would read
+    otherwise."""
     if connection.vendor == "sqlite":
         return " AND ".join(f'"{word}" *' if _may_go_on(word) else f'"{word}"' for word in words)
     return " & ".join(_either(word) for word in words)
 
 
 def _either(word: str) -> str:
-    """PostgreSQL knows small and capital letters beyond ASCII by its locale alone, and of that "C" has none."""
+    """PostgreSQL knows small and capital letters beyond ASCII by its locale alone, and of that "C"
+    has none."""
     ways = {word, word.upper(), word.capitalize()} if not word.isascii() else {word}
     ending = ":*" if _may_go_on(word) else ""
     return f"({' | '.join(f'{way}{ending}' for way in sorted(ways))})"
 
 
 def _open(words: list[str]) -> list[str]:
-    holds = [reduce(or_, (Q(**{f"{column}__icontains": word}) for column in _OPEN)) for word in words]
-    # Without an order, for SQLite would go through all calls in that of time instead of through the few that are open.
-    return list(Invocation.objects.open().order_by().filter(reduce(and_, holds)).values_list("pk", flat=True)[:MOST])
+    holds = [
+        reduce(or_, (Q(**{f"{column}__icontains": word}) for column in _OPEN)) for word in words
+    ]
+    # Without an order, for SQLite would go through all calls in that of time instead of through the
+    # few that are open.
+    return list(
+        Invocation.objects.open()
+        .order_by()
+        .filter(reduce(and_, holds))
+        .values_list("pk", flat=True)[:MOST]
+    )

@@ -1,4 +1,5 @@
-"""What happened to one call, step by step with the time between, read from its record and the audit log's entries."""
+"""What happened to one call, step by step with the time between, read from its record and the audit
+log's entries."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from django.utils.translation import ngettext
 
 from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.domain.text.secret_names import is_secret_name
-from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, AuditSeal, Invocation, PolicyRule
+from mcpregistry.models import (
+    ApprovalRequest,
+    ApprovalVote,
+    AuditEntry,
+    AuditSeal,
+    Invocation,
+    PolicyRule,
+)
 from mcpregistry.queries.approvals import when_it_runs
 from mcpregistry.services.records.bound import Forgotten, misfits
 from mcpregistry.services.records.chains import entry_problem
@@ -24,7 +32,8 @@ _RULE = re.compile(r"rule '(.+)'", re.DOTALL)  # as decisions are reasoned
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened. ``tone``: good, wrong or nothing; ``after``: milliseconds since the step before."""
+    """One thing that happened. ``tone``: good, wrong or nothing; ``after``: milliseconds since the
+    step before."""
 
     icon: str
     what: str
@@ -37,17 +46,28 @@ class Step:
 
 
 def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = True) -> list[Step]:
-    """From the asking to the end, then whether the record fits what the log has signed. ``entries`` are the call's own.
+    """From the asking to the end, then whether the record fits what the log has signed. ``entries``
+    are the call's own.
 
     ``people`` False: not who decided and why, for whoever sees calls and no approvals.
     """
     held = ApprovalRequest.objects.filter(call=call).defer("result").first()
-    steps = [_asked(call), _decided(call, held), *_people(held, named=people), *_sent(call), _ended(call, held)]
+    steps = [
+        _asked(call),
+        _decided(call, held),
+        *_people(held, named=people),
+        *_sent(call),
+        _ended(call, held),
+    ]
     return [*_timed(steps), _verified(call, entries)]
 
 
 def _asked(call: Invocation) -> Step:
-    text = _("Requested by %(agent)s for %(requester)s") if call.requester else _("Requested by %(agent)s")
+    text = (
+        _("Requested by %(agent)s for %(requester)s")
+        if call.requester
+        else _("Requested by %(agent)s")
+    )
     who = text % {"agent": call.agent_slug, "requester": call.requester}
     ways = {
         "stdio": _("over stdio"),
@@ -60,7 +80,9 @@ def _asked(call: Invocation) -> Step:
     where = [
         _("from %(host)s") % {"host": call.host_name} if call.host_name else "",
         ways.get(call.origin, call.origin),
-        _("at the endpoint %(endpoint)s") % {"endpoint": call.endpoint_slug} if call.endpoint_slug else "",
+        _("at the endpoint %(endpoint)s") % {"endpoint": call.endpoint_slug}
+        if call.endpoint_slug
+        else "",
     ]
     return Step("input", who, " ".join(part for part in where if part), call.received_at)
 
@@ -82,7 +104,11 @@ def _decided(call: Invocation, held: ApprovalRequest | None) -> Step:
 def _rule_named(reason: str) -> int | None:
     """The rule that a reason names, if one is called so still."""
     named = _RULE.fullmatch(reason)
-    return PolicyRule.objects.filter(name=named[1]).values_list("pk", flat=True).first() if named else None
+    return (
+        PolicyRule.objects.filter(name=named[1]).values_list("pk", flat=True).first()
+        if named
+        else None
+    )
 
 
 def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
@@ -90,7 +116,8 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
         return
     yield Step(
         "hourglass",
-        ngettext("Held for %(count)s approval", "Held for %(count)s approvals", held.quorum) % {"count": held.quorum},
+        ngettext("Held for %(count)s approval", "Held for %(count)s approvals", held.quorum)
+        % {"count": held.quorum},
         _("can be decided until %(time)s") % {"time": f"{held.decide_by:%H:%M:%S}"},
         held.asked_at,
         approval=held.pk,
@@ -111,17 +138,27 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
 
 
 def _vote(vote: ApprovalVote) -> Step:
-    tone, text = ("good", _("Approved by %(name)s")) if vote.approve else ("wrong", _("Rejected by %(name)s"))
+    tone, text = (
+        ("good", _("Approved by %(name)s"))
+        if vote.approve
+        else ("wrong", _("Rejected by %(name)s"))
+    )
     why = " ".join(filter(None, [f"({vote.via})", vote.reason]))
-    return Step("how_to_vote", text % {"name": vote.name}, why, vote.at, tone, approval=vote.request_id)
+    return Step(
+        "how_to_vote", text % {"name": vote.name}, why, vote.at, tone, approval=vote.request_id
+    )
 
 
 def _sent(call: Invocation) -> Iterator[Step]:
     if call.dispatched_at is not None:
         yield Step(
             "send",
-            _("Sent to %(server)s") % {"server": call.server_slug} if call.server_slug else _("Sent"),
-            _("revision %(revision)s of its settings") % {"revision": call.server_revision} if call.server_slug else "",
+            _("Sent to %(server)s") % {"server": call.server_slug}
+            if call.server_slug
+            else _("Sent"),
+            _("revision %(revision)s of its settings") % {"revision": call.server_revision}
+            if call.server_slug
+            else "",
             call.dispatched_at,
         )
 
@@ -139,14 +176,25 @@ def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
         return _still_open(call, held)
     tone = "good" if call.state == State.SUCCEEDED else "wrong"
     said = {
-        State.SUCCEEDED: _("Answered"), State.TOOL_ERROR: _("The tool answered with an error"),
-        State.NOT_SENT: _("Not sent"), State.UNKNOWN: _("Outcome unknown"), State.DENIED: _("Denied"),
-        State.REJECTED: _("Rejected"), State.EXPIRED: _("Not decided in time"), State.CANCELLED: _("Cancelled"),
+        State.SUCCEEDED: _("Answered"),
+        State.TOOL_ERROR: _("The tool answered with an error"),
+        State.NOT_SENT: _("Not sent"),
+        State.UNKNOWN: _("Outcome unknown"),
+        State.DENIED: _("Denied"),
+        State.REJECTED: _("Rejected"),
+        State.EXPIRED: _("Not decided in time"),
+        State.CANCELLED: _("Cancelled"),
         State.VOID: _("No longer valid"),
-    }  # fmt: skip
+    }
     code = f"{call.error_code} " if call.error_code else ""
     size = _("%(count)s bytes") % {"count": f"{call.result_bytes:,}"} if call.result_bytes else ""
-    return Step("flag", said.get(State(call.state), call.state), f"{code}{size}".strip(), call.finished_at, tone)
+    return Step(
+        "flag",
+        said.get(State(call.state), call.state),
+        f"{code}{size}".strip(),
+        call.finished_at,
+        tone,
+    )
 
 
 def _timed(steps: Iterable[Step]) -> Iterator[Step]:
@@ -158,17 +206,24 @@ def _timed(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _verified(call: Invocation, entries: Sequence[AuditEntry]) -> Step:
-    """Looked at now: each entry's signature, the record against what they say, and the newest seal."""
+    """Looked at now: each entry's signature, the record against what they say, and the newest
+    seal."""
     if not entries:
         return Step(
-            "gpp_maybe", _("Nothing in the audit log"), _("The entries of this call are archived or not written yet.")
+            "gpp_maybe",
+            _("Nothing in the audit log"),
+            _("The entries of this call are archived or not written yet."),
         )
-    problem = next(filter(None, map(entry_problem, entries)), "") or next(misfits(entries, Forgotten()), "")
+    problem = next(filter(None, map(entry_problem, entries)), "") or next(
+        misfits(entries, Forgotten()), ""
+    )
     if problem:
         return Step("gpp_bad", _("The record does not match the audit log"), problem, tone="wrong")
     newest = AuditSeal.objects.order_by("-number").first()
     sealed = newest is not None and newest.upto >= entries[-1].pk
-    count = ngettext("%(count)s signed entry", "%(count)s signed entries", len(entries)) % {"count": len(entries)}
+    count = ngettext("%(count)s signed entry", "%(count)s signed entries", len(entries)) % {
+        "count": len(entries)
+    }
     coverage = _("covered by a checkpoint") if sealed else _("not covered by a checkpoint yet")
     return Step(
         "verified_user",
@@ -179,8 +234,8 @@ def _verified(call: Invocation, entries: Sequence[AuditEntry]) -> Step:
 
 
 def arguments_of(call: Invocation) -> str:
-    """The arguments as text for a form, where they are short enough for an address; else nothing. Without those whose
-    names say that they are secret: addresses stand in logs and histories.
+    """The arguments as text for a form, where they are short enough for an address; else nothing.
+    Without those whose names say that they are secret: addresses stand in logs and histories.
     """
     try:
         value = json.loads(call.arguments) if 0 < len(call.arguments) <= 1_500 else None

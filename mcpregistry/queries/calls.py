@@ -39,9 +39,14 @@ class CallFigures:
 
 
 def call_counts(slugs: Iterable[str], *, now: datetime) -> dict[str, CallFigures]:
-    """Calls and errors per server in the last 24 hours, without percentiles; one query for a whole page."""
+    """Calls and errors per server in the last 24 hours, without percentiles; one query for a whole
+    page."""
     recent = Invocation.objects.filter(server_slug__in=list(slugs), received_at__gte=now - DAY)
-    rows = recent.order_by().values("server_slug").annotate(calls=Count("id"), errors=Count("id", _failed()))
+    rows = (
+        recent.order_by()
+        .values("server_slug")
+        .annotate(calls=Count("id"), errors=Count("id", _failed()))
+    )
     return {row["server_slug"]: CallFigures(row["calls"], row["errors"]) for row in rows}
 
 
@@ -53,21 +58,33 @@ def call_figures(*, now: datetime, server: Server) -> CallFigures:
 
 
 def first_call(*, agent: str, endpoint: str, since: datetime) -> Invocation | None:
-    """The first call of the agent on the endpoint since then; looked for among those of at most the last day."""
-    recent = Invocation.objects.filter(received_at__gte=since, agent_slug=agent, endpoint_slug=endpoint)
+    """The first call of the agent on the endpoint since then; looked for among those of at most the
+    last day."""
+    recent = Invocation.objects.filter(
+        received_at__gte=since, agent_slug=agent, endpoint_slug=endpoint
+    )
     return recent.order_by("received_at", "id").first()
 
 
-def tools_called(holder: Agent | Endpoint, *, since: datetime, most: int) -> list[tuple[str, str, datetime]]:
-    """(server, tool, when) of the newest calls since then, at most so many: of an agent wherever it called, of an endpoint
-    whoever did. These are what its grants are used for."""
-    whose = {"agent_slug": holder.slug} if isinstance(holder, Agent) else {"endpoint_slug": holder.slug}
+def tools_called(
+    holder: Agent | Endpoint, *, since: datetime, most: int
+) -> list[tuple[str, str, datetime]]:
+    """(server, tool, when) of the newest calls since then, at most so many: of an agent wherever it
+    called, of an endpoint whoever did. These are what its grants are used for."""
+    whose = (
+        {"agent_slug": holder.slug} if isinstance(holder, Agent) else {"endpoint_slug": holder.slug}
+    )
     recent = Invocation.objects.filter(received_at__gte=since, **whose)
-    return list(recent.order_by("-received_at", "-id").values_list("server_slug", "tool_name", "received_at")[:most])
+    return list(
+        recent.order_by("-received_at", "-id").values_list(
+            "server_slug", "tool_name", "received_at"
+        )[:most]
+    )
 
 
 def known_from(now: datetime) -> datetime:
-    """Since when the record of calls is whole: retention has deleted, or is about to delete, what is older."""
+    """Since when the record of calls is whole: retention has deleted, or is about to delete, what
+    is older."""
     kept = now - timedelta(days=Configuration.load().keep_calls_days)
     return max(kept, Forgotten().calls)
 
@@ -79,7 +96,9 @@ def known_days(now: datetime) -> int:
 
 def _percentiles(calls: Any) -> tuple[float | None, float | None]:
     times = calls.of_servers_alone().filter(duration_ms__isnull=False).order_by("-received_at")
-    found = sorted(took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None)
+    found = sorted(
+        took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None
+    )
     return percentile(found, 50), percentile(found, 95)
 
 
@@ -104,4 +123,8 @@ def error_patterns(*, server: Server) -> list[ErrorPattern]:
     newest = Invocation.objects.filter(server_slug=server.slug).order_by("-received_at", "-id")
     rows = newest.values_list("state", "tool_name", "error_code", "reason", "received_at")[:SAMPLE]
     failed = {str(state) for state in FAILED}
-    return grouped(Occurrence(tool, code, reason, at) for state, tool, code, reason, at in rows if state in failed)
+    return grouped(
+        Occurrence(tool, code, reason, at)
+        for state, tool, code, reason, at in rows
+        if state in failed
+    )

@@ -1,4 +1,5 @@
-"""What a serious action would do, in sentences that are counted before anybody is asked: agents, tools, calls that wait."""
+"""What a serious action would do, in sentences that are counted before anybody is asked: agents,
+tools, calls that wait."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, Permit, PolicyRule, Server, Token, Tool
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    Endpoint,
+    Invocation,
+    Permit,
+    PolicyRule,
+    Server,
+    Token,
+    Tool,
+)
 
 _LATELY = timedelta(hours=24)
 _LOOKED_AT = 1_000  # of an endpoint's newest calls
@@ -22,7 +33,8 @@ _TOLD = 10  # records that are told one by one; of the others how many they are
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """How many agents may use a server, how many of its tools serve, how many of its calls wait for people."""
+    """How many agents may use a server, how many of its tools serve, how many of its calls wait for
+    people."""
 
     agents: int
     tools: int
@@ -30,12 +42,16 @@ class Touched:
 
 
 def one_by_one(tell: Callable[[Any], list[str]], rows: Sequence[Any]) -> list[str]:
-    """What will happen to each of several records, in the words of its own button; of many, to the first."""
+    """What will happen to each of several records, in the words of its own button; of many, to the
+    first."""
     found = [f"{row}: {' '.join(tell(row))}" for row in rows[:_TOLD]]
     more = len(rows) - _TOLD
     if more <= 0:
         return found
-    return [*found, _("This also applies to the other selected records (%(count)s).") % {"count": more}]
+    return [
+        *found,
+        _("This also applies to the other selected records (%(count)s).") % {"count": more},
+    ]
 
 
 def touched(server: Server) -> Touched:
@@ -67,7 +83,11 @@ def disabling(server: Server) -> list[str]:
 def auto_approving(server: Server) -> list[str]:
     """Granted calls of the whole server run without being asked about."""
     what = touched(server)
-    harmless = Tool.offers.serving().filter(server=server, enabled=True, read_only=True, open_world=False).count()
+    harmless = (
+        Tool.offers.serving()
+        .filter(server=server, enabled=True, read_only=True, open_world=False)
+        .count()
+    )
     found = [
         _(
             "%(agents)s can call %(tools)s without an approval, and also tools of this server that are approved later. Only "
@@ -94,7 +114,8 @@ def auto_approving(server: Server) -> list[str]:
 
 def approving_waiting(server: Server) -> list[str]:
     """Every definition of the server that waits is approved."""
-    waiting, what = server.tools.waiting(), touched(server)
+    waiting = server.tools.waiting()
+    what = touched(server)
     alarms = waiting.filter(latest__severity__gte=2).count()
     found = [_approved(waiting.count()), _can_call(what.agents)]
     return [*found, _alarms(alarms)] if alarms else found
@@ -103,7 +124,9 @@ def approving_waiting(server: Server) -> list[str]:
 def revoking_tokens(tokens: Sequence[Token]) -> list[str]:
     """Those of them that still open something do no more."""
     live = [token for token in tokens if token.revoked_at is None]
-    return one_by_one(lambda token: revoking_token(token, live)[:2], live) + [_("This cannot be undone.")] * bool(live)
+    return one_by_one(lambda token: revoking_token(token, live)[:2], live) + [
+        _("This cannot be undone.")
+    ] * bool(live)
 
 
 def revoking_token(token: Token, with_it: Sequence[Token] = ()) -> list[str]:
@@ -116,15 +139,21 @@ def revoking_token(token: Token, with_it: Sequence[Token] = ()) -> list[str]:
     )
     used = _("It was never used.")
     if token.last_used_at:
-        used = _("It was last used on %(time)s UTC.") % {"time": f"{token.last_used_at:%Y-%m-%d %H:%M}"}
-    refused = _("The token of '%(owner)s' is refused from now on.") % {"owner": token.agent or token.user}
+        used = _("It was last used on %(time)s UTC.") % {
+            "time": f"{token.last_used_at:%Y-%m-%d %H:%M}"
+        }
+    refused = _("The token of '%(owner)s' is refused from now on.") % {
+        "owner": token.agent or token.user
+    }
     text = ngettext(
         "'%(owner)s' has %(count)s other token, which still works.",
         "'%(owner)s' has %(count)s other tokens, which still work.",
         others,
     )
     if not others:
-        text = _("'%(owner)s' has no other token, so its programs are refused until they get a new one.")
+        text = _(
+            "'%(owner)s' has no other token, so its programs are refused until they get a new one."
+        )
     left = text % {"owner": token.agent or token.user, "count": others}
     return [f"{refused} {used}", left, _("This cannot be undone.")]
 
@@ -143,7 +172,9 @@ def revoking_permit(permit: Permit) -> list[str]:
 
 def switching_off_agent(agent: Agent) -> list[str]:
     """The agent is switched off: who connects as it is refused."""
-    live = agent.tokens.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None).count()
+    live = agent.tokens.filter(
+        Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None
+    ).count()
     text = ngettext(
         "'%(agent)s' sees no tools from now on, and its %(count)s token is refused.",
         "'%(agent)s' sees no tools from now on, and its %(count)s tokens are refused.",
@@ -158,12 +189,20 @@ def switching_off_agent(agent: Agent) -> list[str]:
 
 def switching_off_endpoint(endpoint: Endpoint) -> list[str]:
     """The endpoint is switched off: hosts are told that it does not exist."""
-    calls = Invocation.objects.filter(endpoint_slug=endpoint.slug, received_at__gte=timezone.now() - _LATELY)
-    agents = len(set(calls.order_by("-received_at").values_list("agent_slug", flat=True)[:_LOOKED_AT]))
+    calls = Invocation.objects.filter(
+        endpoint_slug=endpoint.slug, received_at__gte=timezone.now() - _LATELY
+    )
+    agents = len(
+        set(calls.order_by("-received_at").values_list("agent_slug", flat=True)[:_LOOKED_AT])
+    )
     return [
-        _("Hosts get a “not found” error for '%(endpoint)s'. %(agents)s made calls there in the last 24 hours.")
+        _(
+            "Hosts get a “not found” error for '%(endpoint)s'. %(agents)s made calls there in the last 24 hours."
+        )
         % {"endpoint": endpoint, "agents": _agents(agents)},
-        *_not_run(ApprovalRequest.objects.waiting().filter(call__endpoint_slug=endpoint.slug).count()),
+        *_not_run(
+            ApprovalRequest.objects.waiting().filter(call__endpoint_slug=endpoint.slug).count()
+        ),
         _("Its grants and settings are kept, and have an effect again after you enable it."),
     ]
 
@@ -218,7 +257,9 @@ def _read_them() -> str:
 
 def approving_selected(tools: Sequence[Tool]) -> list[str]:
     """The newest definition of each tool that was chosen in the list is approved."""
-    waiting = [tool for tool in tools if tool.present and tool.latest_id not in (None, tool.pinned_id)]
+    waiting = [
+        tool for tool in tools if tool.present and tool.latest_id not in (None, tool.pinned_id)
+    ]
     alarms = sum(1 for tool in waiting if tool.latest is not None and tool.latest.severity >= 2)
     found = [_approved(len(waiting))]
     if len(tools) > len(waiting):
@@ -273,7 +314,8 @@ def switching_off(rules: Sequence[PolicyRule]) -> list[str]:
 
 
 def approving_clean(server: Server, count: int) -> list[str]:
-    """Those definitions of the server that wait and gave no alarm are approved, ``count`` of them."""
+    """Those definitions of the server that wait and gave no alarm are approved, ``count`` of
+    them."""
     return [
         ngettext(
             "%(count)s definition of %(server)s is offered to agents exactly as it was shown.",

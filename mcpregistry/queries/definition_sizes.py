@@ -1,6 +1,8 @@
-"""How many characters of definitions a model reads on every turn: of each tool, and of all that an agent is shown.
+"""How many characters of definitions a model reads on every turn: of each tool, and of all that an
+agent is shown.
 
-The lists of agents are worked out from sets of tools and not built as hosts get them: a page is about hundreds of agents.
+The lists of agents are worked out from sets of tools and not built as hosts get them: a page is
+about hundreds of agents.
 """
 
 from __future__ import annotations
@@ -41,13 +43,15 @@ _Definition = tuple[int | None, int | None]  # the key of a tool that is served,
 
 
 def tool_sizes(*servers: str) -> list[ToolSize]:
-    """Every tool that is served and enabled, or those of these servers. An operator's own description counts in place of
-    the server's."""
+    """Every tool that is served and enabled, or those of these servers. An operator's own
+    description counts in place of the server's."""
     some = {"server__slug__in": servers} if servers else {}
     served = Tool.objects.serving().filter(enabled=True, **some).order_by()
     own = {
         pk: _difference(body, text)
-        for pk, body, text in served.exclude(own_description="").values_list("pk", "pinned__body", "own_description")
+        for pk, body, text in served.exclude(own_description="").values_list(
+            "pk", "pinned__body", "own_description"
+        )
     }
     rows = served.annotate(length=Length("pinned__body"), slug=F("server__slug"))
     return [
@@ -68,15 +72,19 @@ def _difference(body: str, own: str) -> int:
     return len(json.dumps(own, ensure_ascii=False)) - len(json.dumps(said, ensure_ascii=False))
 
 
-def ordered_page(rows: Sequence[Row], sort: str, page: slice, by: By, *, now: datetime, wanted: Wanted) -> list[Row]:
-    """A part of the rows in this order, with definitions: those of other rows are read only if they decide the order."""
+def ordered_page(
+    rows: Sequence[Row], sort: str, page: slice, by: By, *, now: datetime, wanted: Wanted
+) -> list[Row]:
+    """A part of the rows in this order, with definitions: those of other rows are read only if they
+    decide the order."""
     if sort.lstrip("-") == "definition_tokens":
         return ordered(with_definitions(rows, by, now=now, wanted=wanted), sort)[page]
     return with_definitions(ordered(rows, sort)[page], by, now=now, wanted=wanted)
 
 
 def with_definitions(rows: Sequence[Row], by: By, *, now: datetime, wanted: Wanted) -> list[Row]:
-    """The same rows, with what the definitions of each take and the keys of tools that are served."""
+    """The same rows, with what the definitions of each take and the keys of tools that are
+    served."""
     if not rows:
         return []
     read = _reader(by, now, wanted, rows)
@@ -87,7 +95,9 @@ def with_definitions(rows: Sequence[Row], by: By, *, now: datetime, wanted: Want
     return found
 
 
-def _reader(by: By, now: datetime, wanted: Wanted, rows: Sequence[Row]) -> Callable[[Row], _Definition]:
+def _reader(
+    by: By, now: datetime, wanted: Wanted, rows: Sequence[Row]
+) -> Callable[[Row], _Definition]:
     match by:
         case By.TOOL:
             servers_of = {row.server for row in rows}
@@ -116,24 +126,34 @@ def own_definitions() -> list[OwnDefinition]:
 
 
 class ShownLists:
-    """The lists of tools that agents are shown, in characters; of one server alone, if one is named."""
+    """The lists of tools that agents are shown, in characters; of one server alone, if one is
+    named."""
 
     def __init__(self, now: datetime, *, server: str = "") -> None:
-        self._snapshot, self._at = snapshot_now(lambda: ()), now.timestamp()
+        self._snapshot = snapshot_now(lambda: ())
+        self._at = now.timestamp()
         active = self._snapshot.servers
-        self._tools = {tool.pk: tool for tool in tool_sizes(*_named(server)) if tool.server_id in active}
+        self._tools = {
+            tool.pk: tool for tool in tool_sizes(*_named(server)) if tool.server_id in active
+        }
         self._own = [] if server else list(own_of(self._snapshot))
         self._seen: dict[str, frozenset[int]] = {}
         self._kept_to = {pk: server.only_on for pk, server in active.items() if server.only_on}
 
     def of_agent(self, slug: str, *, endpoint: str = "") -> int | None:
-        """The agent's list on the endpoint, or else its longest one; None if the agent or endpoint is not enabled."""
+        """The agent's list on the endpoint, or else its longest one; None if the agent or endpoint
+        is not enabled."""
         agent = self._snapshot.agents.get(slug)
         places = self._endpoints(endpoint)
-        return max((self._characters(agent, place) for place in places), default=None) if agent else None
+        return (
+            max((self._characters(agent, place) for place in places), default=None)
+            if agent
+            else None
+        )
 
     def of_endpoint(self, slug: str, *, agent: str = "") -> int | None:
-        """What the endpoint shows to the agent, or else the longest list of any; None if it is not enabled."""
+        """What the endpoint shows to the agent, or else the longest list of any; None if it is not
+        enabled."""
         place = self._snapshot.endpoints.get(slug)
         if place is None:
             return None
@@ -153,7 +173,10 @@ class ShownLists:
         for each in self._own:
             for agent in each.agents & own.keys():
                 own[agent] += each.characters
-        found = [(own[agent.slug] + self._sum(self._granted(agent)), agent) for agent in self._snapshot.agents.values()]
+        found = [
+            (own[agent.slug] + self._sum(self._granted(agent)), agent)
+            for agent in self._snapshot.agents.values()
+        ]
         return sorted(found, key=lambda pair: -pair[0])
 
     def _endpoints(self, wanted: str) -> list[EndpointSpec]:
@@ -164,9 +187,15 @@ class ShownLists:
         if endpoint.lists_only:
             shown = shown & self._listed(endpoint)
         shown = (
-            frozenset(pk for pk in shown if self._is_listed_on(self._tools[pk], endpoint)) if self._kept_to else shown
+            frozenset(pk for pk in shown if self._is_listed_on(self._tools[pk], endpoint))
+            if self._kept_to
+            else shown
         )
-        own = (each for each in self._own if agent.slug in each.agents and endpoint.slug in each.endpoints)
+        own = (
+            each
+            for each in self._own
+            if agent.slug in each.agents and endpoint.slug in each.endpoints
+        )
         return self._sum(shown) + sum(each.characters for each in own)
 
     def _sum(self, tools: Iterable[int]) -> int:
@@ -179,7 +208,9 @@ class ShownLists:
         key = f"agent:{agent.slug}"
         if key not in self._seen:
             granted = self._covered(agent.grants)
-            self._seen[key] = frozenset(pk for pk in granted if self._capable(agent, self._tools[pk]))
+            self._seen[key] = frozenset(
+                pk for pk in granted if self._capable(agent, self._tools[pk])
+            )
         return self._seen[key]
 
     def _listed(self, endpoint: EndpointSpec) -> frozenset[int]:

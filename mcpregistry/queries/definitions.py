@@ -1,6 +1,7 @@
 """Reads for the inbox of definitions: what waits, what was withdrawn and why, worst first.
 
-Nothing here changes a row. A tool is in the inbox as long as what its server says is not what was approved.
+Nothing here changes a row. A tool is in the inbox as long as what its server says is not what was
+approved.
 """
 
 from __future__ import annotations
@@ -15,8 +16,19 @@ from mcpregistry.domain.kinds import TOOL
 from mcpregistry.models import Definition, Endpoint, Tool
 
 # As people ask for it, and as ``Tool.status`` calls it.
-SHOWS = {"waiting": "waiting", "new": "quarantined", "changed": "changed", "rejected": "rejected", "gone": "gone"}
-SEVERITIES = {"danger": Severity.DANGER, "suspicious": Severity.ALARM, "note": Severity.NOTE, "clean": Severity.CLEAN}
+SHOWS = {
+    "waiting": "waiting",
+    "new": "quarantined",
+    "changed": "changed",
+    "rejected": "rejected",
+    "gone": "gone",
+}
+SEVERITIES = {
+    "danger": Severity.DANGER,
+    "suspicious": Severity.ALARM,
+    "note": Severity.NOTE,
+    "clean": Severity.CLEAN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +52,30 @@ def inbox(wanted: Wanted) -> QuerySet[Tool]:
     if wanted.severity in SEVERITIES:
         tools = tools.filter(latest__severity=SEVERITIES[wanted.severity])
     if wanted.search:
-        tools = tools.filter(Q(name__icontains=wanted.search) | Q(latest__body__icontains=wanted.search))
+        tools = tools.filter(
+            Q(name__icontains=wanted.search) | Q(latest__body__icontains=wanted.search)
+        )
     worst = Window(Max("latest__severity"), partition_by="server_id")
-    changed = Case(When(pinned__isnull=True, then=Value(1)), default=Value(0), output_field=IntegerField())
+    changed = Case(
+        When(pinned__isnull=True, then=Value(1)), default=Value(0), output_field=IntegerField()
+    )
     return (
         tools.select_related("server", "latest", "pinned")
         .annotate(worst=worst, is_new=changed)
-        .order_by(F("worst").desc(nulls_last=True), "server__slug", F("latest__severity").desc(nulls_last=True), "is_new", "name")
-    )  # fmt: skip
+        .order_by(
+            F("worst").desc(nulls_last=True),
+            "server__slug",
+            F("latest__severity").desc(nulls_last=True),
+            "is_new",
+            "name",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of one server: what waits, and how much of it gave no alarm. ``newest`` is the id of a definition."""
+    """Of one server: what waits, and how much of it gave no alarm. ``newest`` is the id of a
+    definition."""
 
     waiting: int
     clean: int
@@ -92,7 +115,8 @@ def waiting_count() -> int:
 
 
 def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
-    """The tools of one status, as ``Tool.status`` would call it; ``disabled`` and ``waiting`` besides."""
+    """The tools of one status, as ``Tool.status`` would call it; ``disabled`` and ``waiting``
+    besides."""
     current = Q(pinned__isnull=False, latest=F("pinned"))
     rejected = Q(latest__decided_at__isnull=False, latest__approved=False)
     kinds = {
@@ -115,5 +139,7 @@ def decided_definitions(tool: Tool) -> QuerySet[Definition]:
 
 def shortened_names(endpoint: Endpoint) -> list[str]:
     """Names that this endpoint may show and that some host would shorten; of all approved tools."""
-    offers = Tool.objects.approved().filter(present=True).values_list("server__slug", "name", "own_name")
+    offers = (
+        Tool.objects.approved().filter(present=True).values_list("server__slug", "name", "own_name")
+    )
     return long_names(named(TOOL, offers, endpoint.naming_style).values())

@@ -7,15 +7,17 @@ from datetime import datetime, timedelta
 
 from mcpregistry.models import EnergyPool
 
-_HOURS, _BARS = 24, 96
+_HOURS = 24
+_BARS = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One column of the chart: the lowest level of its quarter of an hour, and what was taken in it.
+    """One column of the chart: the lowest level of its quarter of an hour, and what was taken in
+    it.
 
-    ``top`` and ``height`` are per cent of the capacity, ``drain`` per cent of the quarter in which most was taken; ``there``:
-    the pool existed by then.
+    ``top`` and ``height`` are per cent of the capacity, ``drain`` per cent of the quarter in which
+    most was taken; ``there``: the pool existed by then.
     """
 
     x: int
@@ -36,7 +38,8 @@ class _Quarter:
 
 
 def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
-    """The last day in quarters of an hour; of what was taken only what ``agent`` took, if one is named.
+    """The last day in quarters of an hour; of what was taken only what ``agent`` took, if one is
+    named.
 
     Between entries the level is reckoned as the pool does it.
     """
@@ -49,9 +52,18 @@ def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
     for place, each in enumerate(quarters):
         height = 100 * min(1.0, each.lowest / pool.capacity)
         bars.append(
-            Bar(place, begin + place * width, each.lowest, each.taken, 100 - height, height, 100 * each.taken / most,
-                each.lowest < pool.critical, begin + (place + 1) * width > made)
-        )  # fmt: skip
+            Bar(
+                place,
+                begin + place * width,
+                each.lowest,
+                each.taken,
+                100 - height,
+                height,
+                100 * each.taken / most,
+                each.lowest < pool.critical,
+                begin + (place + 1) * width > made,
+            )
+        )
     return bars
 
 
@@ -78,7 +90,8 @@ def _quarters(pool: EnergyPool, begin: datetime, width: timedelta, agent: str) -
         quarter = _Quarter(_refilled(pool, last, start))
         while entry is not None and entry[0] < start + width:
             at, _, after, amount, slug = entry
-            last, quarter.lowest = (at, after), min(quarter.lowest, after)
+            last = (at, after)
+            quarter.lowest = min(quarter.lowest, after)
             if agent in ("", slug):
                 quarter.taken += max(0.0, amount)
             entry = next(entries, None)

@@ -1,6 +1,8 @@
-"""What fails alike: failures with the same code and shape of words are one pattern, whatever tools they are of.
+"""What fails alike: failures with the same code and shape of words are one pattern, whatever tools
+they are of.
 
-Hours that are over are read as the clock has counted them, calls themselves only of the hour that is not.
+Hours that are over are read as the clock has counted them, calls themselves only of the hour that
+is not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from mcpregistry.models import SpanFailure
 from mcpregistry.queries.usage import Lately, Period, Wanted, counted_until, lately
 
 MOST_FAILURES = (
-    20_000  # rows of hours read for the patterns of a period, the newest; of one tool that fails, one an hour
+    # rows of hours read for the patterns of a period, the newest; of one tool that fails, one an
+    # hour
+    20_000
 )
 _MOST_ROWS = 5  # of a pattern whose examples are read
 
@@ -54,7 +58,8 @@ _PatternKey = tuple[str, str]  # code and shape
 class _Group:
     """What is known of a pattern while hours are read, the newest first."""
 
-    tools: dict[tuple[str, str], int] = field(default_factory=dict)  # no Counter: thousands are added up for a page
+    # no Counter: thousands are added up for a page
+    tools: dict[tuple[str, str], int] = field(default_factory=dict)
     newest: list[int] = field(default_factory=list)  # primary keys of the newest rows
     live: list[Alike] = field(default_factory=list)
 
@@ -75,27 +80,34 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """The most frequent first. ``cut``: failures before this hour are not in it, because there were too many."""
+    """The most frequent first. ``cut``: failures before this hour are not in it, because there were
+    too many."""
 
     rows: list[Pattern]
     cut: datetime | None = None
 
 
 def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> Patterns:
-    """What failed alike in the period, the most frequent first. Words of tools are forgotten with the payloads of calls."""
+    """What failed alike in the period, the most frequent first. Words of tools are forgotten with
+    the payloads of calls."""
     since = period.since(now)
-    return patterns_since(since, lately(counted_until(now), since, now=now), wanted=wanted, most=most)
+    return patterns_since(
+        since, lately(counted_until(now), since, now=now), wanted=wanted, most=most
+    )
 
 
 def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> Patterns:
-    """The same of any time up to now, in three queries: how often, then of those that are shown when and which calls; in two
-    more if not all rows are read. Of one moment: the clock may replace an hour in the meantime."""
+    """The same of any time up to now, in three queries: how often, then of those that are shown
+    when and which calls; in two more if not all rows are read. Of one moment: the clock may replace
+    an hour in the meantime."""
     with one_moment():
         return _patterns(since, newest, wanted, most)
 
 
 def _patterns(since: datetime, newest: Lately, wanted: Wanted, most: int) -> Patterns:
-    hours = _of_wanted(SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted)
+    hours = _of_wanted(
+        SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted
+    )
     counted_rows, cut = _newest_rows(hours)
     hours = hours.filter(begins__gte=cut) if cut else hours
     groups = _groups(counted_rows, newest, wanted)
@@ -104,15 +116,17 @@ def _patterns(since: datetime, newest: Lately, wanted: Wanted, most: int) -> Pat
     shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
     counted = _alike(hours, {key: group for key, group in shown.items() if group.newest})
     rows = [_pattern(key, group, counted.get(key)) for key, group in shown.items()]
-    return Patterns(sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True), cut)
+    return Patterns(
+        sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True), cut
+    )
 
 
 _Row = tuple[int, int, str, str, str, str]  # key, failures, server, tool, code and shape
 
 
 def _newest_rows(hours: QuerySet[SpanFailure]) -> tuple[list[_Row], datetime | None]:
-    """The newest rows, of whole hours only, and the first of these hours if there are more rows than are read. The hour of
-    each row is not read: thousands of times take long to convert."""
+    """The newest rows, of whole hours only, and the first of these hours if there are more rows
+    than are read. The hour of each row is not read: thousands of times take long to convert."""
     newest = hours.order_by("-begins")
     columns = newest.values_list("pk", "count", "server_slug", "tool_name", "code", "shape")
     rows = list(columns[: MOST_FAILURES + 1])
@@ -138,17 +152,30 @@ def _groups(rows: list[_Row], newest: Lately, wanted: Wanted) -> dict[_PatternKe
     return found
 
 
-def _alike(hours: QuerySet[SpanFailure], shown: dict[_PatternKey, _Group]) -> dict[_PatternKey, Alike]:
+def _alike(
+    hours: QuerySet[SpanFailure], shown: dict[_PatternKey, _Group]
+) -> dict[_PatternKey, Alike]:
     """When first and last, with examples, in the hours; without how often."""
     if not shown:
         return {}
     codes, shapes = zip(*shown, strict=True)
-    ends = hours.filter(code__in={*codes}, shape__in={*shapes}).order_by().values_list("code", "shape")
-    times = {(code, shape): (first, last) for code, shape, first, last in ends.annotate(Min("first"), Max("last"))}
-    rows = SpanFailure.objects.only("examples").in_bulk([pk for group in shown.values() for pk in group.newest])
+    ends = (
+        hours.filter(code__in={*codes}, shape__in={*shapes}).order_by().values_list("code", "shape")
+    )
+    times = {
+        (code, shape): (first, last)
+        for code, shape, first, last in ends.annotate(Min("first"), Max("last"))
+    }
+    rows = SpanFailure.objects.only("examples").in_bulk(
+        [pk for group in shown.values() for pk in group.newest]
+    )
     found = {}
     for key, group in shown.items():
-        examples = [Example(datetime.fromisoformat(at), call) for pk in group.newest for at, call in rows[pk].examples]
+        examples = [
+            Example(datetime.fromisoformat(at), call)
+            for pk in group.newest
+            for at, call in rows[pk].examples
+        ]
         found[key] = Alike(0, *times[key], examples)
     return found
 
@@ -159,7 +186,9 @@ def _pattern(key: _PatternKey, group: _Group, counted: Alike | None) -> Pattern:
     for each in (first, *others):
         alike.add(each)
     alike.count = group.total
-    return Pattern(*key, alike, [ToolCount(*tool, count) for tool, count in Counter(group.tools).most_common()])
+    return Pattern(
+        *key, alike, [ToolCount(*tool, count) for tool, count in Counter(group.tools).most_common()]
+    )
 
 
 def _of_wanted(hours: QuerySet[SpanFailure], wanted: Wanted) -> QuerySet[SpanFailure]:

@@ -17,8 +17,11 @@ _TOLD_FOR = timedelta(seconds=90)  # processes say every 30 s which connections 
 
 
 def with_connections(rows: QuerySet[HostSession]) -> QuerySet[HostSession]:
-    """The same rows, each with the connections that it has for itself, as their processes said lately."""
-    live = HostConnection.objects.filter(seen_at__gt=timezone.now() - _TOLD_FOR).select_related("server")
+    """The same rows, each with the connections that it has for itself, as their processes said
+    lately."""
+    live = HostConnection.objects.filter(seen_at__gt=timezone.now() - _TOLD_FOR).select_related(
+        "server"
+    )
     return rows.prefetch_related(Prefetch("connections", live.order_by("server__slug", "process")))
 
 
@@ -36,8 +39,11 @@ def host(row: HostSession) -> str:
 
 
 def servers(row: HostSession) -> list[str]:
-    """The servers to which it has a connection of its own, of rows that ``with_connections`` gave."""
-    return sorted({each.server.slug for each in row.connections.all()}) if row.ended_at is None else []
+    """The servers to which it has a connection of its own, of rows that ``with_connections``
+    gave."""
+    return (
+        sorted({each.server.slug for each in row.connections.all()}) if row.ended_at is None else []
+    )
 
 
 def shown(row: HostSession) -> dict[str, Any]:

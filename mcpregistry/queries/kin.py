@@ -1,4 +1,5 @@
-"""What other apps know of a call: the run that made it, the run that it began. They register here; nothing here knows them."""
+"""What other apps know of a call: the run that made it, the run that it began. They register here;
+nothing here knows them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from mcpregistry.models import Invocation
 
 @dataclass(frozen=True, slots=True)
 class Kin:
-    """A record that belongs to a call. ``how`` says what it is to it; people with ``permission`` may follow ``url``."""
+    """A record that belongs to a call. ``how`` says what it is to it; people with ``permission``
+    may follow ``url``."""
 
     how: str
     title: str

@@ -1,7 +1,8 @@
-"""What the first page shows: a chart of calls, the busiest and slowest tools, what fails alike, the first steps of a site.
+"""What the first page shows: a chart of calls, the busiest and slowest tools, what fails alike, the
+first steps of a site.
 
-Nothing here changes a row. Each function asks a fixed number of questions: hours that are over are read as the clock has
-counted them, and calls themselves only from then on.
+Nothing here changes a row. Each function asks a fixed number of questions: hours that are over are
+read as the clock has counted them, and calls themselves only from then on.
 """
 
 from __future__ import annotations
@@ -19,13 +20,24 @@ from django.db.models.functions import TruncHour
 from mcpregistry.domain.lifecycle import FAILED, State
 from mcpregistry.domain.usage import HOUR, hour_of
 from mcpregistry.domain.usage_sums import Lines
-from mcpregistry.models import ApprovalVote, CountedSpan, Grant, Invocation, Server, SpanUsage, Token, Tool, ToolUsage
+from mcpregistry.models import (
+    ApprovalVote,
+    CountedSpan,
+    Grant,
+    Invocation,
+    Server,
+    SpanUsage,
+    Token,
+    Tool,
+    ToolUsage,
+)
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.models.usage import Span
 from mcpregistry.queries.usage import Lately
 from mcpregistry.queries.usage_sums import stored
 
-_LIVE = timedelta(hours=25)  # calls themselves are read so far back at most, should no clock have counted
+# calls themselves are read so far back at most, should no clock have counted
+_LIVE = timedelta(hours=25)
 _SAMPLE = 5_000
 SOON = timedelta(days=14)
 _SHOWN = 6
@@ -95,7 +107,8 @@ class Traffic:
 
 
 def sums_name(period: str) -> str:
-    """What the sums of a chart's period are called that the clock works out ahead (``queries.usage_sums``)."""
+    """What the sums of a chart's period are called that the clock works out ahead
+    (``queries.usage_sums``)."""
     return f"overview {period}"
 
 
@@ -104,15 +117,26 @@ def traffic(period: Period, *, now: datetime) -> Traffic:
     first = period.first(now)
     counted = CountedSpan.objects.filter(span=Span.HOUR, begins__gte=first, begins__lt=hour_of(now))
     hours = [*counted.values_list("begins", "calls", "errors")]
-    live_from = max(max((hour for hour, *_ in hours), default=first - HOUR) + HOUR, first, now - _LIVE)
-    live = _received(live_from).annotate(hour=TruncHour("received_at")).values("hour").annotate(**_sums())
+    live_from = max(
+        max((hour for hour, *_ in hours), default=first - HOUR) + HOUR, first, now - _LIVE
+    )
+    live = (
+        _received(live_from)
+        .annotate(hour=TruncHour("received_at"))
+        .values("hour")
+        .annotate(**_sums())
+    )
     hours += live.values_list("hour", "calls", "errors")
-    calls, errors = Counter[int](), Counter[int]()
+    calls = Counter[int]()
+    errors = Counter[int]()
     for hour, count, failed in hours:
         place = (hour - first) // period.step
         calls[place] += count
         errors[place] += failed
-    bars = [Bar(first + period.step * place, calls[place], errors[place]) for place in range(period.bars)]
+    bars = [
+        Bar(first + period.step * place, calls[place], errors[place])
+        for place in range(period.bars)
+    ]
     return Traffic(bars, live_from)
 
 
@@ -139,15 +163,21 @@ class Busy:
 
 
 def ahead(period: Period, *, now: datetime, newest: Lately) -> Lines | None:
-    """The sum of the period and its busiest tools, as the clock has worked them out ahead; None: read the hours."""
+    """The sum of the period and its busiest tools, as the clock has worked them out ahead; None:
+    read the hours."""
     return stored(sums_name(period.name), period.first(now), newest.since)
 
 
-def busiest(period: Period, *, now: datetime, newest: Lately, counted: Lines | None = None) -> list[Busy]:
-    """The tools with the most calls; ``newest``: the calls that are not counted yet; ``counted``: the others, as ``ahead``
-    says, or in one question."""
-    calls, errors = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for server, tool, came, failed in _busy(counted) if counted else _busy_of_hours(period.first(now), newest.since):
+def busiest(
+    period: Period, *, now: datetime, newest: Lately, counted: Lines | None = None
+) -> list[Busy]:
+    """The tools with the most calls; ``newest``: the calls that are not counted yet; ``counted``:
+    the others, as ``ahead`` says, or in one question."""
+    calls = Counter[tuple[str, str]]()
+    errors = Counter[tuple[str, str]]()
+    for server, tool, came, failed in (
+        _busy(counted) if counted else _busy_of_hours(period.first(now), newest.since)
+    ):
         calls[server, tool] += came
         errors[server, tool] += failed
     for key, tally in newest.calls.by_key.items():
@@ -158,18 +188,23 @@ def busiest(period: Period, *, now: datetime, newest: Lately, counted: Lines | N
 
 
 def _busy(counted: Lines) -> list[tuple[str, str, int, int]]:
-    return [(row.name[0], row.name[1], row.now.calls, row.now.errors) for row in counted.rows if row.now]
+    return [
+        (row.name[0], row.name[1], row.now.calls, row.now.errors) for row in counted.rows if row.now
+    ]
 
 
 def _busy_of_hours(since: datetime, until: datetime) -> list[tuple[str, str, int, int]]:
-    hours: QuerySet[Any] = SpanUsage.objects.filter(span=Span.HOUR, begins__gte=since, begins__lt=until)
+    hours: QuerySet[Any] = SpanUsage.objects.filter(
+        span=Span.HOUR, begins__gte=since, begins__lt=until
+    )
     named = hours.exclude(server_slug="").values("server_slug", "tool_name")
     found = named.annotate(n=Sum("calls"), bad=Sum("errors")).order_by("-n")
     return list(found.values_list("server_slug", "tool_name", "n", "bad")[:BUSIEST])
 
 
 def slowest(period: Period, *, now: datetime) -> list[ToolUsage]:
-    """The tools in use whose slow calls took longest, as the clock has reckoned of the newest 200 calls of each."""
+    """The tools in use whose slow calls took longest, as the clock has reckoned of the newest 200
+    calls of each."""
     used = ToolUsage.objects.filter(counted_at__gte=period.first(now), calls__gte=3)
     return [*used.select_related("tool__server").order_by("-p95")[:_SHOWN]]
 
@@ -180,14 +215,17 @@ def slowest(period: Period, *, now: datetime) -> list[ToolUsage]:
 def ending_soon(now: datetime, viewer: User) -> dict[str, QuerySet[Any]]:
     """Tokens and grants that are in force and end within two weeks.
 
-    Of people's tokens only the viewer's, since nobody else can rotate them; no token that has a successor already.
+    Of people's tokens only the viewer's, since nobody else can rotate them; no token that has a
+    successor already.
     """
     soon = Q(expires_at__gt=now, expires_at__lte=now + SOON)
     live = Token.objects.filter(revoked_at__isnull=True)
     later = Q(expires_at__gt=now + SOON) | Q(expires_at=None)
     newer = live.filter(later, name=OuterRef("name"), created_at__gt=OuterRef("created_at"))
-    mine, of_agents = Q(user=viewer), Q(agent__enabled=True)
-    own, agents = (newer.filter(user=OuterRef("user")), newer.filter(agent=OuterRef("agent")))
+    mine = Q(user=viewer)
+    of_agents = Q(agent__enabled=True)
+    own = newer.filter(user=OuterRef("user"))
+    agents = newer.filter(agent=OuterRef("agent"))
     return {
         "tokens": live.filter(soon, (mine & ~Exists(own)) | (of_agents & ~Exists(agents))),
         "grants": Grant.objects.filter(soon),
@@ -221,7 +259,9 @@ def first_steps(viewer: User, *, now: datetime) -> FirstSteps:
         "has_server": Exists(Server.objects.filter(lifecycle=Lifecycle.ACTIVE)),
         "has_definition": Exists(Tool.objects.filter(pinned__isnull=False)),
         "has_grant": Exists(Grant.objects.filter(agent__enabled=True)),
-        "has_token_in_use": Exists(Token.objects.filter(last_used_at__isnull=False, agent__isnull=False)),
+        "has_token_in_use": Exists(
+            Token.objects.filter(last_used_at__isnull=False, agent__isnull=False)
+        ),
         "has_call": Exists(Invocation.objects.all()),
         "has_success": Exists(went_well),
         "has_vote": Exists(ApprovalVote.objects.all()),
@@ -229,7 +269,11 @@ def first_steps(viewer: User, *, now: datetime) -> FirstSteps:
     }
     row = User.objects.filter(pk=viewer.pk).annotate(**asked).values(*asked).get()
     return FirstSteps(
-        server=row["has_server"], definitions=row["has_definition"], grant=row["has_grant"],
-        connected=row["has_token_in_use"] or row["has_call"], called=row["has_success"], approved=row["has_vote"],
+        server=row["has_server"],
+        definitions=row["has_definition"],
+        grant=row["has_grant"],
+        connected=row["has_token_in_use"] or row["has_call"],
+        called=row["has_success"],
+        approved=row["has_vote"],
         settled=row["has_lasted"] and row["has_grant"] and row["has_server"],
-    )  # fmt: skip
+    )

@@ -1,4 +1,5 @@
-"""Tools that no server offers, such as expert tools, for queries about what agents are shown. Apps report theirs at their start.
+"""Tools that no server offers, such as expert tools, for queries about what agents are shown. Apps
+report theirs at their start.
 
 Apart from ``definition_sizes``, because each process loads it.
 """
@@ -13,7 +14,8 @@ from mcpregistry.domain.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class OwnDefinition:
-    """A tool that no server offers, as an expert tool, and the agents and endpoints that show it."""
+    """A tool that no server offers, as an expert tool, and the agents and endpoints that show
+    it."""
 
     name: str
     characters: int

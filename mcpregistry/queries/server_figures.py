@@ -1,5 +1,5 @@
-"""What calls of servers, and of the tools of one, came to: counted by the clock as on the pages of usage, so that who asks about
-fifty busy servers does not go through all calls of them."""
+"""What calls of servers, and of the tools of one, came to: counted by the clock as on the pages of
+usage, so that who asks about fifty busy servers does not go through all calls of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _USED = (State.SUCCEEDED, *FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the last 90 days. ``last``: of a server its newest call that succeeded or failed, of a tool its newest of any kind;
-    ``mean``: milliseconds that the newest calls of a tool took, among the newest 5,000 of its server."""
+    """Of the last 90 days. ``last``: of a server its newest call that succeeded or failed, of a
+    tool its newest of any kind; ``mean``: milliseconds that the newest calls of a tool took, among
+    the newest 5,000 of its server."""
 
     succeeded: int = 0
     failed: int = 0
@@ -32,8 +33,14 @@ class Figures:
 
 
 def of_servers(slugs: Collection[str], *, now: datetime) -> dict[str, Figures]:
-    """By server, for REST; of those alone that were called. In a fixed number of questions, however many there are."""
-    found = sums(By.SERVER, PERIOD, now=now, wanted=Wanted(server=next(iter(slugs)) if len(slugs) == 1 else ""))
+    """By server, for REST; of those alone that were called. In a fixed number of questions, however
+    many there are."""
+    found = sums(
+        By.SERVER,
+        PERIOD,
+        now=now,
+        wanted=Wanted(server=next(iter(slugs)) if len(slugs) == 1 else ""),
+    )
     called = [slug for slug in slugs if (slug,) in found]
     still_open = _still_open("server_slug") if called else {}
     figures = {slug: _figures(found[slug,], still_open.get((slug,), 0)) for slug in called}
@@ -47,7 +54,9 @@ def of_tools(server: str, *, now: datetime) -> dict[str, Figures]:
     still_open = _still_open("server_slug", "tool_name") if found else {}
     means = _means(server)
     return {
-        name[1]: replace(_figures(tally, still_open.get(name, 0)), last=tally.last, mean=means.get(name[1]))
+        name[1]: replace(
+            _figures(tally, still_open.get(name, 0)), last=tally.last, mean=means.get(name[1])
+        )
         for name, tally in found.items()
     }
 
@@ -59,14 +68,17 @@ def _figures(tally: Tally, still_open: int) -> Figures:
 
 
 def _still_open(*columns: str) -> dict[tuple[str, ...], int]:
-    """Of all servers: those few have an index, which SQLite leaves for that of servers where any are named."""
+    """Of all servers: those few have an index, which SQLite leaves for that of servers where any
+    are named."""
     rows = Invocation.objects.open().order_by().values_list(*columns).annotate(Count("id"))
     return {tuple(row[:-1]): row[-1] for row in rows}
 
 
 def _last(slugs: Iterable[str]) -> dict[str, datetime]:
     """A look at an index for each, not the greatest of all its calls."""
-    used = Invocation.objects.filter(server_slug=OuterRef("slug"), state__in=_USED).order_by("-received_at")
+    used = Invocation.objects.filter(server_slug=OuterRef("slug"), state__in=_USED).order_by(
+        "-received_at"
+    )
     rows = Server.objects.filter(slug__in=list(slugs)).order_by()
     return dict(rows.values_list("slug", Subquery(used.values("received_at")[:1])))
 
@@ -75,9 +87,9 @@ def _means(server: str) -> dict[str, float]:
     """Of calls that were sent, and that nobody was asked about."""
     newest = Invocation.objects.filter(server_slug=server).order_by("-received_at", "-id")
     took: dict[str, list[float]] = {}
-    for tool, state, outcome, milliseconds in newest.values_list("tool_name", "state", "outcome", "duration_ms")[
-        :SAMPLE
-    ]:
+    for tool, state, outcome, milliseconds in newest.values_list(
+        "tool_name", "state", "outcome", "duration_ms"
+    )[:SAMPLE]:
         if milliseconds is not None and outcome != "ask" and state in _USED:
             took.setdefault(tool, []).append(milliseconds)
     return {tool: sum(each) / len(each) for tool, each in took.items()}

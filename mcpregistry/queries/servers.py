@@ -16,7 +16,8 @@ _SILENT_AFTER = timedelta(seconds=45)  # two beats of a process, and some
 
 @dataclass(frozen=True, slots=True)
 class ServerCounts:
-    """How many servers are in which state. ``incomplete``: active ones of which something is left out or changed."""
+    """How many servers are in which state. ``incomplete``: active ones of which something is left
+    out or changed."""
 
     up: int
     down: int
@@ -30,7 +31,8 @@ class ServerCounts:
 
 
 def server_state(server: Server) -> str:
-    """One word: draft, disabled, unavailable, failing, ready, or untested when nothing is known yet."""
+    """One word: draft, disabled, unavailable, failing, ready, or untested when nothing is known
+    yet."""
     if server.lifecycle != Lifecycle.ACTIVE:
         return server.lifecycle
     if server.unavailable_since:
@@ -41,7 +43,8 @@ def server_state(server: Server) -> str:
 
 
 def is_silent(row: Connection) -> bool:
-    """Whether its process has missed its beats: it was killed, most probably, and its row goes with the next clock."""
+    """Whether its process has missed its beats: it was killed, most probably, and its row goes with
+    the next clock."""
     return row.seen_at < timezone.now() - _SILENT_AFTER
 
 

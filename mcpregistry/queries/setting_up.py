@@ -1,4 +1,5 @@
-"""How far a server has been set up, read off its rows: so the way can be left anywhere and taken up again."""
+"""How far a server has been set up, read off its rows: so the way can be left anywhere and taken up
+again."""
 
 from __future__ import annotations
 
@@ -19,13 +20,15 @@ def agents_of_people() -> QuerySet[Agent]:
 
 
 def agents_of_hosts() -> QuerySet[Agent]:
-    """The agents as which a host may connect, and a person try a tool: those of people that are enabled."""
+    """The agents as which a host may connect, and a person try a tool: those of people that are
+    enabled."""
     return agents_of_people().filter(enabled=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``test``: the newest one. ``waiting``: definitions that nobody has decided on; ``serving``: that can be called."""
+    """``test``: the newest one. ``waiting``: definitions that nobody has decided on; ``serving``:
+    that can be called."""
 
     server: Server
     test: ServerTest | None
@@ -37,7 +40,9 @@ class Standing:
     def done(self) -> frozenset[str]:
         """The steps that have been taken."""
         server = self.server
-        active, heard, since = server.lifecycle == Lifecycle.ACTIVE, server.last_ok_at, server.confirmed_at
+        active = server.lifecycle == Lifecycle.ACTIVE
+        heard = server.last_ok_at
+        since = server.confirmed_at
         answered = bool(active and heard and since and heard >= since)
         taken = {
             "read": True,
@@ -76,5 +81,9 @@ def standing(server: Server) -> Standing:
 
 def to_decide(server: Server) -> list[Tool]:
     """What waits for a decision, the worst findings first; the first ``MOST_SHOWN``."""
-    rows = server.tools.waiting().select_related("latest", "pinned").order_by("-latest__severity", "kind", "name")
+    rows = (
+        server.tools.waiting()
+        .select_related("latest", "pinned")
+        .order_by("-latest__severity", "kind", "name")
+    )
     return [*rows[:MOST_SHOWN]]

@@ -1,4 +1,5 @@
-"""Calls as usage counts them: the clock reads each hour so that is over, pages the one that is not."""
+"""Calls as usage counts them: the clock reads each hour so that is over, pages the one that is
+not."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ _more_costs: list[tuple[Costs, Open]] = []
 
 
 def add_costs(costs: Costs, open_calls: Open) -> None:
-    """Let an app tell what calls received in a time cost, in hundred-millionths of a dollar by the call's id; and when
-    those were received of which that is not known yet, though they may have ended."""
+    """Let an app tell what calls received in a time cost, in hundred-millionths of a dollar by the
+    call's id; and when those were received of which that is not known yet, though they may have
+    ended."""
     _more_costs.append((costs, open_calls))
 
 
@@ -42,12 +44,16 @@ def tallied_calls(
     still_open: Iterable[datetime] = (),
     conditions: Mapping[str, str] | None = None,
 ) -> Tallied:
-    """What the calls of an hour come to; in one query for the calls, and one or two for what they cost. ``still_open`` as
-    ``open_calls`` says, looked at before: pages, which do not tell what may still change, need none of it.
+    """What the calls of an hour come to; in one query for the calls, and one or two for what they
+    cost. ``still_open`` as ``open_calls`` says, looked at before: pages, which do not tell what may
+    still change, need none of it.
 
-    ``conditions``: values of columns that the calls must have, for pages that show a part of the calls.
+    ``conditions``: values of columns that the calls must have, for pages that show a part of the
+    calls.
     """
-    found = tallied(_facts(received(since, until).filter(**(conditions or {})), since, until, priced))
+    found = tallied(
+        _facts(received(since, until).filter(**(conditions or {})), since, until, priced)
+    )
     found.totals = _with_open(found.totals, still_open, since, until)
     return found
 
@@ -58,8 +64,8 @@ def open_calls() -> list[datetime]:
 
 
 def totals(since: datetime, until: datetime, still_open: Iterable[datetime]) -> Totals:
-    """How many calls came and failed, and how many may still change or cost more: in one query of an index's range.
-    ``still_open`` as ``open_calls`` says: for all hours of a pass at once."""
+    """How many calls came and failed, and how many may still change or cost more: in one query of
+    an index's range. ``still_open`` as ``open_calls`` says: for all hours of a pass at once."""
     unsettled = ~Q(state__in=[*TERMINAL]) | Q(state=State.UNKNOWN, error_code=SUPPOSED)
     found = received(since, until).aggregate(
         calls=Count("id"), errors=Count("id", Q(state__in=FAILED)), unsettled=Count("id", unsettled)
@@ -67,33 +73,83 @@ def totals(since: datetime, until: datetime, still_open: Iterable[datetime]) -> 
     return _with_open(Totals(**found), still_open, since, until)
 
 
-def _with_open(found: Totals, still_open: Iterable[datetime], since: datetime, until: datetime | None) -> Totals:
+def _with_open(
+    found: Totals, still_open: Iterable[datetime], since: datetime, until: datetime | None
+) -> Totals:
     within = sum(since <= at and (until is None or at < until) for at in still_open)
     return found._replace(unsettled=found.unsettled + within)
 
 
-def _facts(calls: QuerySet[Invocation], since: datetime, until: datetime | None, priced: bool) -> Iterator[Fact]:
-    words = Case(When(state__in=FAILED, then=Substr("result", 1, _TEXT)), default=Value(""), output_field=TextField())
+def _facts(
+    calls: QuerySet[Invocation], since: datetime, until: datetime | None, priced: bool
+) -> Iterator[Fact]:
+    words = Case(
+        When(state__in=FAILED, then=Substr("result", 1, _TEXT)),
+        default=Value(""),
+        output_field=TextField(),
+    )
     rows = calls.values_list(
-        "id", "agent_slug", "endpoint_slug", "server_slug", "tool_name", "state", "error_code", "reason", words,
-        "dispatched_at", "outcome", "duration_ms", "result_bytes", "received_at",
-    )  # fmt: skip
+        "id",
+        "agent_slug",
+        "endpoint_slug",
+        "server_slug",
+        "tool_name",
+        "state",
+        "error_code",
+        "reason",
+        words,
+        "dispatched_at",
+        "outcome",
+        "duration_ms",
+        "result_bytes",
+        "received_at",
+    )
     prices, costs = (_prices(), _costs(since, until)) if priced else ({}, {})
-    for pk, agent, endpoint, server, tool, state, code, reason, said, sent, outcome, took, size, at in streamed(
-        rows, 2_000
-    ):
+    for (
+        pk,
+        agent,
+        endpoint,
+        server,
+        tool,
+        state,
+        code,
+        reason,
+        said,
+        sent,
+        outcome,
+        took,
+        size,
+        at,
+    ) in streamed(rows, 2_000):
         key = Key(agent, endpoint, server, tool if server else "")
         price = prices.get((server, tool)) if sent else None
         cost = costs.get(pk) if price is None else price + costs.get(pk, 0)
         why = reason if state in FAILED else ""
-        yield Fact(pk, key, state, code, why, said or "", bool(sent), outcome == "ask", took, size, cost, at)
+        yield Fact(
+            pk,
+            key,
+            state,
+            code,
+            why,
+            said or "",
+            bool(sent),
+            outcome == "ask",
+            took,
+            size,
+            cost,
+            at,
+        )
 
 
 def _prices() -> dict[tuple[str, str], int]:
     """What an operator has entered that a call of a tool costs."""
-    priced = Tool.offers.filter(call_cost__isnull=False).values_list("server__slug", "kind", "name", "call_cost")
+    priced = Tool.offers.filter(call_cost__isnull=False).values_list(
+        "server__slug", "kind", "name", "call_cost"
+    )
     return {
-        (server, kinds.spelled(kind, name)): of_dollars(cost) for server, kind, name, cost in priced if cost is not None
+        (server, kinds.spelled(kind, name)): of_dollars(cost)
+        for server, kind, name, cost in priced
+        if cost is not None
     }
 
 

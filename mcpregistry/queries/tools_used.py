@@ -1,4 +1,5 @@
-"""Which tools of a server were called in a period, however many calls there were: from the hours that the clock has counted."""
+"""Which tools of a server were called in a period, however many calls there were: from the hours
+that the clock has counted."""
 
 from __future__ import annotations
 
@@ -13,32 +14,45 @@ from mcpregistry.models.usage import Span
 from mcpregistry.queries.usage import counted_hours
 from mcpregistry.queries.usage_sums import COLUMNS, within
 
-_READ = timedelta(hours=3)  # of calls that are not counted yet; the clock counts an hour soon after it is over
+# of calls that are not counted yet; the clock counts an hour soon after it is over
+_READ = timedelta(hours=3)
 
 
-def calls_by_tool(since: datetime, *, now: datetime, server: str, **whose: str) -> Counter[str] | None:
-    """How many calls of each tool an ``agent`` or an ``endpoint`` made since then, refused ones included.
+def calls_by_tool(
+    since: datetime, *, now: datetime, server: str, **whose: str
+) -> Counter[str] | None:
+    """How many calls of each tool an ``agent`` or an ``endpoint`` made since then, refused ones
+    included.
 
-    None where that is not known: the clock has not counted every hour, or an hour had more tools than it counts one by one.
+    None where that is not known: the clock has not counted every hour, or an hour had more tools
+    than it counts one by one.
     """
     found = calls_by_server_and_tool(since, now=now, server=server, **whose)
     return None if found is None else Counter({tool: count for (_, tool), count in found.items()})
 
 
-def calls_by_server_and_tool(since: datetime, *, now: datetime, **wanted: str) -> Counter[tuple[str, str]] | None:
-    """The same of every server. Calls of names that no tool has are counted without a server and a tool."""
-    begins, counted = hour_of(since), counted_hours(now)
+def calls_by_server_and_tool(
+    since: datetime, *, now: datetime, **wanted: str
+) -> Counter[tuple[str, str]] | None:
+    """The same of every server. Calls of names that no tool has are counted without a server and a
+    tool."""
+    begins = hour_of(since)
+    counted = counted_hours(now)
     if counted is None or counted < now - _READ or not _is_whole(begins, counted):
         return None
     conditions = {COLUMNS[part]: value for part, value in wanted.items()}
     hours = SpanUsage.objects.filter(within(begins, counted), **conditions).order_by()
     newest = Invocation.objects.filter(received_at__gte=counted, **conditions).order_by()
     found: Counter[tuple[str, str]] = Counter()
-    for server, tool, count in hours.values_list("server_slug", "tool_name").annotate(total=Sum("calls")):
+    for server, tool, count in hours.values_list("server_slug", "tool_name").annotate(
+        total=Sum("calls")
+    ):
         if server and not tool:
             return None
         found[server, tool] += count
-    for server, tool, count in newest.values_list("server_slug", "tool_name").annotate(total=Count("id")):
+    for server, tool, count in newest.values_list("server_slug", "tool_name").annotate(
+        total=Count("id")
+    ):
         found[server, tool] += count
     return found
 
@@ -50,4 +64,6 @@ def _is_whole(begins: datetime, until: datetime) -> bool:
     if first is None:
         return False
     begins = max(begins, first)
-    return hours.filter(begins__gte=begins, begins__lt=until).count() == (until - begins) // timedelta(hours=1)
+    return hours.filter(begins__gte=begins, begins__lt=until).count() == (
+        until - begins
+    ) // timedelta(hours=1)

@@ -1,6 +1,8 @@
-"""What is used, how fast, what fails and what it costs: read of what the clock has counted, and of the hour that is not over.
+"""What is used, how fast, what fails and what it costs: read of what the clock has counted, and of
+the hour that is not over.
 
-A period is asked for in a fixed number of questions, however many calls it had; the database adds up.
+A period is asked for in a fixed number of questions, however many calls it had; the database adds
+up.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from django.db.models import Max, QuerySet, Sum
 from mcpregistry.db import one_moment
 from mcpregistry.domain.usage import EXPERTS, HOUR, Key, Tallied, Tally, hour_of, merged
 from mcpregistry.domain.usage_advice import FEWEST, Advice
-from mcpregistry.domain.usage_sums import PARTS, Line, Lines, Name, Sums, advice_of, grouped, took_by_server
+from mcpregistry.domain.usage_sums import (
+    PARTS,
+    Line,
+    Lines,
+    Name,
+    Sums,
+    advice_of,
+    grouped,
+    took_by_server,
+)
 from mcpregistry.models import CountedSpan, Invocation, SpanUsage
 from mcpregistry.models.usage import TOOK, Span
 from mcpregistry.queries.tallying import tallied_calls
@@ -36,7 +47,8 @@ from mcpregistry.queries.usage_sums import (
 
 CHARACTERS = 4  # of a token, about
 DOLLAR = 100_000_000
-_Edges = tuple[datetime, datetime, datetime]  # the period before begins, this one, and its counted hours end
+# the period before begins, this one, and its counted hours end
+_Edges = tuple[datetime, datetime, datetime]
 _NOTHING = Tally()
 _MOST_ADVISED = 500  # tools whose advice a page works out
 
@@ -87,7 +99,8 @@ PERIODS = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which calls count: of these by name, where one is given. ``search``: stands in the row's name."""
+    """Which calls count: of these by name, where one is given. ``search``: stands in the row's
+    name."""
 
     server: str = ""
     tool: str = ""
@@ -135,8 +148,13 @@ class Row:
 
     @property
     def trend(self) -> float | None:
-        """By how much more it was called than before: 1 is twice as often, -1 not at all; None: not called before."""
-        return (self.tally.calls - self.before.calls) / self.before.calls if self.before.calls else None
+        """By how much more it was called than before: 1 is twice as often, -1 not at all; None: not
+        called before."""
+        return (
+            (self.tally.calls - self.before.calls) / self.before.calls
+            if self.before.calls
+            else None
+        )
 
     @property
     def result_tokens(self) -> int:
@@ -171,7 +189,8 @@ SORTS = tuple(_VALUES)
 
 
 def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
-    """By one of ``SORTS``, with ``-`` before it the largest first; rows that have no such value come last."""
+    """By one of ``SORTS``, with ``-`` before it the largest first; rows that have no such value
+    come last."""
     value = _VALUES[sort.lstrip("-")]
     named = sorted(rows, key=lambda row: (row.server, row.name))
     valued = [(value(row), row) for row in named]
@@ -185,7 +204,8 @@ def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
 class Usage:
     """Rows in no order, their sum, and since when calls themselves were read.
 
-    ``missing_from``: the hours from then to ``live_from`` are in no figure, because the clock has not counted them yet.
+    ``missing_from``: the hours from then to ``live_from`` are in no figure, because the clock has
+    not counted them yet.
     """
 
     rows: list[Row]
@@ -195,7 +215,8 @@ class Usage:
 
 
 def usage(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Usage:
-    """What was called in the period, or in the one before. Of one moment: the clock may replace an hour in the meantime.
+    """What was called in the period, or in the one before. Of one moment: the clock may replace an
+    hour in the meantime.
 
     ``definition_sizes.ordered_page`` adds what definitions take."""
     with one_moment():
@@ -203,7 +224,8 @@ def usage(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Usage:
 
 
 def sums(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Sums:
-    """What was called in the period, by name, for who asks nothing else of ``usage``, and not what it cost."""
+    """What was called in the period, by name, for who asks nothing else of ``usage``, and not what
+    it cost."""
     with one_moment():
         return _counted(by, period, now, wanted, priced=False)[0].now
 
@@ -213,14 +235,19 @@ def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
     if by is By.TOOL:
         found.advise(live if found.ahead else found.now)
     searched = wanted.search.casefold()
-    names = [name for name in {**found.now, **found.before} if not searched or searched in "::".join(name).casefold()]
+    names = [
+        name
+        for name in {**found.now, **found.before}
+        if not searched or searched in "::".join(name).casefold()
+    ]
     rows = [found.row(by, name) for name in names]
     missing = _missing_from(max(filter(None, (counted, period.since(now)))), live_from)
     return Usage(rows, _total(found.ahead, rows, live, searched), live_from, missing)
 
 
 def _missing_from(counted: datetime, live_from: datetime) -> datetime | None:
-    """Since when calls are in no figure: they came after the hours that are counted, and before those that are read."""
+    """Since when calls are in no figure: they came after the hours that are counted, and before
+    those that are read."""
     lost = Invocation.objects.filter(received_at__gte=counted, received_at__lt=live_from)
     return counted if counted < live_from and lost.exists() else None
 
@@ -228,11 +255,17 @@ def _missing_from(counted: datetime, live_from: datetime) -> datetime | None:
 def _counted(
     by: By, period: Period, now: datetime, wanted: Wanted, *, priced: bool = True
 ) -> tuple[_Found, Sums, datetime, datetime | None]:
-    """All by name, what of it is of calls that were read themselves, since when they were, and until when the clock counted."""
-    since, counted = period.since(now), counted_hours(now)
+    """All by name, what of it is of calls that were read themselves, since when they were, and
+    until when the clock counted."""
+    since = period.since(now)
+    counted = counted_hours(now)
     live_from = _read_from(counted, now)
     edges = (since - HOUR * period.hours, since, live_from)
-    found = (_ahead(by, period, edges, wanted) or _read(by, period, edges, wanted)) if counted else _Found({}, {}, {})
+    found = (
+        (_ahead(by, period, edges, wanted) or _read(by, period, edges, wanted))
+        if counted
+        else _Found({}, {}, {})
+    )
     calls = tallied_calls(max(live_from, since), priced=priced, conditions=wanted.of_columns(by))
     live = _live(calls.by_key, by, wanted)
     for name, tally in live.items():
@@ -242,7 +275,8 @@ def _counted(
 
 def _live(by_key: Mapping[Key, Tally], by: By, wanted: Wanted) -> Sums:
     """Sums of calls themselves, of those that are wanted."""
-    given, name_of_key = wanted.of_parts(by).items(), attrgetter(*_PARTS[by])
+    given = wanted.of_parts(by).items()
+    name_of_key = attrgetter(*_PARTS[by])
     found: Sums = {}
     for key, tally in by_key.items():
         if all(getattr(key, part) == value for part, value in given):
@@ -259,8 +293,8 @@ def _total(ahead: Line | None, rows: list[Row], live: Sums, searched: str) -> Ro
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was counted, by name: in the period and in the one before; and what that advises of each tool.
-    ``ahead``: the sum of all, where that and the advice was worked out ahead."""
+    """What was counted, by name: in the period and in the one before; and what that advises of each
+    tool. ``ahead``: the sum of all, where that and the advice was worked out ahead."""
 
     now: Sums
     before: Sums
@@ -272,7 +306,9 @@ class _Found:
         enough = {name: self.now[name].calls for name in names if self.now[name].calls >= FEWEST}
         names = nlargest(_MOST_ADVISED, enough, key=enough.__getitem__)
         servers = {name[0] for name in names}
-        beside = took_by_server({name: tally for name, tally in self.now.items() if name[0] in servers})
+        beside = took_by_server(
+            {name: tally for name, tally in self.now.items() if name[0] in servers}
+        )
         for name in names:
             self.advice[name] = advice_of(Line(name, self.now[name], self.before.get(name)), beside)
 
@@ -283,7 +319,8 @@ class _Found:
             server = name[0]
         else:
             server = ""
-        tally, before = self.now.get(name) or Tally(), self.before.get(name) or _NOTHING
+        tally = self.now.get(name) or Tally()
+        before = self.before.get(name) or _NOTHING
         return Row(server, name[-1], tally, before, advice=self.advice.get(name, ()))
 
 
@@ -296,13 +333,22 @@ def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | No
         return None
     has = PARTS[kind]
     fits = [(has.index(part), value) for part, value in given.items()]
-    rows = [row for row in lines.rows if all(row.name[place] == value for place, value in fits)] if fits else lines.rows
+    rows = (
+        [row for row in lines.rows if all(row.name[place] == value for place, value in fits)]
+        if fits
+        else lines.rows
+    )
     now = {row.name: row.now for row in rows if row.now}
     before = {row.name: row.before for row in rows if row.before}
     if has != _PARTS[by]:
         places = tuple(has.index(part) for part in _PARTS[by])
         return _Found(grouped(now, places), grouped(before, places), {})
-    return _Found(now, before, {row.name: row.advice for row in rows if row.advice}, None if fits else lines.total)
+    return _Found(
+        now,
+        before,
+        {row.name: row.advice for row in rows if row.advice},
+        None if fits else lines.total,
+    )
 
 
 def _read(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found:
@@ -316,14 +362,17 @@ def _read(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found:
 
 
 def counted_until(now: datetime) -> datetime:
-    """From here on calls themselves are read: an hour of them that is over at most, should the clock not have counted."""
+    """From here on calls themselves are read: an hour of them that is over at most, should the
+    clock not have counted."""
     return _read_from(counted_hours(now), now)
 
 
 def counted_hours(now: datetime) -> datetime | None:
     """Until when the clock has counted hours that are over; None: no hour yet."""
     over = hour_of(now)
-    known = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over).aggregate(last=Max("begins"))["last"]
+    known = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over).aggregate(
+        last=Max("begins")
+    )["last"]
     return known + HOUR if known else None
 
 
@@ -343,13 +392,15 @@ class Lately:
 
 
 def lately(live_from: datetime, first: datetime, *, now: datetime) -> Lately:
-    """Since when the clock has not counted; of a clock that stands still two hours at most. In one question."""
+    """Since when the clock has not counted; of a clock that stands still two hours at most. In one
+    question."""
     since = max(live_from, first, hour_of(now) - HOUR)
     return Lately(since, tallied_calls(since, priced=False))
 
 
 def times_since(since: datetime, newest: Lately, ahead: Lines | None = None) -> Tally:
-    """How long calls took, of any time up to now; of what was worked out ahead (``overview.ahead``), or in two questions."""
+    """How long calls took, of any time up to now; of what was worked out ahead
+    (``overview.ahead``), or in two questions."""
     counted = ahead.total.now or Tally() if ahead else _times(since, newest.since)
     return merged([counted, *newest.calls.by_key.values()])
 

@@ -1,7 +1,8 @@
-"""Sums of what the clock has counted: from where they were worked out ahead, or added up by the database.
+"""Sums of what the clock has counted: from where they were worked out ahead, or added up by the
+database.
 
-What was worked out ahead is believed only while the hours that it was made of are as they were: never does it say anything
-else than they do.
+What was worked out ahead is believed only while the hours that it was made of are as they were:
+never does it say anything else than they do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from django.db.models import BigIntegerField, Count, Field, Max, OuterRef, Q, QuerySet, Subquery, Sum, TextField
+from django.db.models import (
+    BigIntegerField,
+    Count,
+    Field,
+    Max,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    TextField,
+)
 from django.db.models.functions import Cast, Coalesce
 
 from mcpregistry.domain.usage import BUCKETS, Tally, merged, spans
@@ -19,18 +31,28 @@ from mcpregistry.domain.usage_sums import PARTS, Kind, Lines, Name, Sums, unpack
 from mcpregistry.models import CountedSpan, SpanUsage, UsageSums
 from mcpregistry.models.usage import TOOK, Span
 
-COLUMNS = {"server": "server_slug", "tool": "tool_name", "agent": "agent_slug", "endpoint": "endpoint_slug"}
+COLUMNS = {
+    "server": "server_slug",
+    "tool": "tool_name",
+    "agent": "agent_slug",
+    "endpoint": "endpoint_slug",
+}
 _SUMS = ("calls", "errors", "refused", "sent", "size", "cost")
-# Sums of small numbers are whole ones in either database: to convert forty of each row anew takes longer than to add them up.
+# Sums of small numbers are whole ones in either database: to convert forty of each row anew takes
+# longer than to add them up.
 _LARGE = ("size", "cost")
-_ADDED = {f"sum_{name}": Sum(name, output_field=None if name in _LARGE else Field()) for name in (*_SUMS, *TOOK)}
-_NEWEST = Max("last", output_field=Field())  # as the database has it: Django takes longer to convert thousands of them
+_ADDED = {
+    f"sum_{name}": Sum(name, output_field=None if name in _LARGE else Field())
+    for name in (*_SUMS, *TOOK)
+}
+# as the database has it: Django takes longer to convert thousands of them
+_NEWEST = Max("last", output_field=Field())
 _CODES = Cast("codes", TextField())  # thousands of rows share a few texts: each is parsed once
 
 
 class Agreed(NamedTuple):
-    """Of the hours of some time. Whatever changes one of them changes one of these numbers: calls become more, and each
-    that ends leaves one less that is unsettled."""
+    """Of the hours of some time. Whatever changes one of them changes one of these numbers: calls
+    become more, and each that ends leaves one less that is unsettled."""
 
     hours: int
     calls: int
@@ -44,19 +66,26 @@ def name_of(kind: Kind, period: str) -> str:
 
 
 def stored(name: str, begins: datetime, until: datetime) -> Lines | None:
-    """What was worked out ahead; None if it was not, or an hour has changed since. In one question."""
-    row = UsageSums.objects.filter(name=name, begins=begins, until=until, **_as_now()).values_list("body", flat=True)
+    """What was worked out ahead; None if it was not, or an hour has changed since. In one
+    question."""
+    row = UsageSums.objects.filter(name=name, begins=begins, until=until, **_as_now()).values_list(
+        "body", flat=True
+    )
     body = row.first()
     return unpacked(body) if body is not None else None
 
 
 def _as_now() -> dict[str, Any]:
     """As ``Agreed`` says, of the hours as they are."""
-    span = CountedSpan.objects.filter(span=Span.HOUR, begins__gte=OuterRef("begins"), begins__lt=OuterRef("until"))
+    span = CountedSpan.objects.filter(
+        span=Span.HOUR, begins__gte=OuterRef("begins"), begins__lt=OuterRef("until")
+    )
     one = span.order_by().values("span")
     sums = {name: Sum(name) for name in ("calls", "errors", "unsettled")} | {"hours": Count("id")}
     return {
-        name: Coalesce(Subquery(one.annotate(found=total).values("found")), 0, output_field=BigIntegerField())
+        name: Coalesce(
+            Subquery(one.annotate(found=total).values("found")), 0, output_field=BigIntegerField()
+        )
         for name, total in sums.items()
     }
 
@@ -67,7 +96,8 @@ def kind_for(parts: Iterable[str]) -> Kind | None:
 
 
 def used_buckets(period: str, begins: datetime, until: datetime) -> Sequence[int]:
-    """The buckets of durations that have calls in a period or the one before; all buckets if no sums are stored for it."""
+    """The buckets of durations that have calls in a period or the one before; all buckets if no
+    sums are stored for it."""
     lines = stored(name_of(Kind.SERVERS, period), begins, until)
     if lines is None:
         return range(BUCKETS)
@@ -76,9 +106,14 @@ def used_buckets(period: str, begins: datetime, until: datetime) -> Sequence[int
 
 
 def calls_and_times(
-    parts: Sequence[str], since: datetime, until: datetime, conditions: Mapping[str, str], buckets: Sequence[int]
+    parts: Sequence[str],
+    since: datetime,
+    until: datetime,
+    conditions: Mapping[str, str],
+    buckets: Sequence[int],
 ) -> Sums:
-    """Like ``added_up``, but only how many calls there were and how long they took, because the database needs much less time for it."""
+    """Like ``added_up``, but only how many calls there were and how long they took, because the
+    database needs much less time for it."""
     rows = SpanUsage.objects.filter(within(since, until), **conditions)
     columns = [COLUMNS[part] for part in parts]
     names = ["sum_calls", *(f"sum_{TOOK[bucket]}" for bucket in buckets)]
@@ -99,16 +134,23 @@ def added_up(
     *,
     buckets: Sequence[int] = range(BUCKETS),
 ) -> Sums:
-    """Hours and days of [since, until), by the database; only the codes of failures are added up here. ``buckets`` limits the
-    durations that are read to those that have calls at all: half of a page's time goes into these columns."""
+    """Hours and days of [since, until), by the database; only the codes of failures are added up
+    here. ``buckets`` limits the durations that are read to those that have calls at all: half of a
+    page's time goes into these columns."""
     rows: QuerySet[Any, Any] = SpanUsage.objects.filter(within(since, until), **(conditions or {}))
     columns = [COLUMNS[part] for part in parts]
-    codes = _codes(rows.filter(errors__gt=0).order_by().annotate(text=_CODES).values_list(*columns, "text"))
-    added = {f"sum_{name}": _ADDED[f"sum_{name}"] for name in (*_SUMS, *(TOOK[bucket] for bucket in buckets))}
+    codes = _codes(
+        rows.filter(errors__gt=0).order_by().annotate(text=_CODES).values_list(*columns, "text")
+    )
+    added = {
+        f"sum_{name}": _ADDED[f"sum_{name}"]
+        for name in (*_SUMS, *(TOOK[bucket] for bucket in buckets))
+    }
     sums = rows.order_by().values_list(*columns).annotate(**added, newest=_NEWEST)
     found = {}
     for row in sums:
-        name, values = row[: len(parts)], row[len(parts) :]
+        name = row[: len(parts)]
+        values = row[len(parts) :]
         found[name] = _tally(values, codes.get(name, {}), buckets)
     return found
 
@@ -128,7 +170,9 @@ def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
 def _tally(sums: tuple[Any, ...], codes: dict[str, int], buckets: Sequence[int]) -> Tally:
     """``sums`` in the order of ``_SUMS``, then of ``buckets``, and when the last call came."""
     calls, errors, refused, sent, size, cost, *counts, last = sums
-    return Tally(calls, errors, refused, sent, size, cost, _moment(last), codes, _took(counts, buckets))
+    return Tally(
+        calls, errors, refused, sent, size, cost, _moment(last), codes, _took(counts, buckets)
+    )
 
 
 def _took(counts: Iterable[int], buckets: Sequence[int]) -> list[int]:
@@ -140,7 +184,9 @@ def _took(counts: Iterable[int], buckets: Sequence[int]) -> list[int]:
 
 def _moment(value: datetime | str) -> datetime:
     """SQLite has texts, in UTC."""
-    return value if isinstance(value, datetime) else datetime.fromisoformat(value).replace(tzinfo=UTC)
+    return (
+        value if isinstance(value, datetime) else datetime.fromisoformat(value).replace(tzinfo=UTC)
+    )
 
 
 def within(since: datetime, until: datetime) -> Q:

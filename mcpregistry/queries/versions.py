@@ -1,4 +1,5 @@
-"""Versions of records in words: who changed which field when and from where; that a secret changed is told, what it held is not."""
+"""Versions of records in words: who changed which field when and from where; that a secret changed
+is told, what it held is not."""
 
 from __future__ import annotations
 
@@ -42,11 +43,14 @@ def plain(field: Field, value: Any) -> str:
 
 
 def readable(field: Field, value: Any) -> str:
-    """A value as the pages of its record show it: times as everywhere on the site, digests by their beginning."""
+    """A value as the pages of its record show it: times as everywhere on the site, digests by their
+    beginning."""
     if isinstance(value, datetime):
         return formats.localize(localtime(value))
     if field.is_relation and field.related_model and value is not None:
-        return str(field.related_model._default_manager.filter(pk=value).first() or _("a deleted record"))
+        return str(
+            field.related_model._default_manager.filter(pk=value).first() or _("a deleted record")
+        )
     said = plain(field, value)
     return f"{said[:12]}…" if _DIGEST.fullmatch(said) else said
 
@@ -54,14 +58,19 @@ def readable(field: Field, value: Any) -> str:
 def versions(row: Any) -> list[Version]:
     """The newest versions of a record, for its page; none where none are kept."""
     history = getattr(row, "history", None)
-    return [] if history is None else told(list(history.select_related("history_user")[: _SHOWN + 1]), _SHOWN, readable)
+    return (
+        []
+        if history is None
+        else told(list(history.select_related("history_user")[: _SHOWN + 1]), _SHOWN, readable)
+    )
 
 
 def told(found: Sequence[Any], most: int, say: Say = plain) -> list[Version]:
-    """Versions of one record, newest first, in words; those beyond ``most`` only say what the last one changed. Without
-    those in which nothing changed that a person sets."""
+    """Versions of one record, newest first, in words; those beyond ``most`` only say what the last
+    one changed. Without those in which nothing changed that a person sets."""
     _read_lists(found)
-    pairs = zip(found, [*found[1:], None], strict=False)  # of a row that was made before there were versions
+    # of a row that was made before there were versions
+    pairs = zip(found, [*found[1:], None], strict=False)
     return [
         Version(
             number=new.history_id,
@@ -86,17 +95,23 @@ def _read_lists(found: Sequence[Any]) -> None:
         whole = (name, f"{name}__content_type") if field.related_model is Permission else (name,)
         rows = getattr(found[0], field.name).model._default_manager.filter(history__in=by_id)
         for row in rows.select_related(*whole):
-            by_id[row.history_id].names_listed[field].add(str(getattr(row, name) or _("a deleted record")))
+            by_id[row.history_id].names_listed[field].add(
+                str(getattr(row, name) or _("a deleted record"))
+            )
 
 
 def _changes(old: Any, new: Any, say: Say) -> list[Change] | None:
-    """What differs between two versions; None when nothing that a person sets has changed, and nothing was made or deleted."""
+    """What differs between two versions; None when nothing that a person sets has changed, and
+    nothing was made or deleted."""
     if old is None or new.history_type == "-":
         return []
-    # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed secrets.
+    # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed
+    # secrets.
     differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
     secrets = sealed(new.instance_type)
-    changed = [_change(f, getattr(old, f.attname), getattr(new, f.attname), secrets, say) for f in differ]
+    changed = [
+        _change(f, getattr(old, f.attname), getattr(new, f.attname), secrets, say) for f in differ
+    ]
     found = [*changed, *_listed(old.names_listed, new.names_listed)]
     return found if found or new.history_type == "+" else None
 
@@ -104,7 +119,8 @@ def _changes(old: Any, new: Any, say: Say) -> list[Change] | None:
 def _listed(old: dict[Any, set[str]], new: dict[Any, set[str]]) -> Iterator[Change]:
     """Of lists of other records only what differs: what is gone from each, and what came."""
     for field, names in new.items():
-        gone, came = sorted(old[field] - names), sorted(names - old[field])
+        gone = sorted(old[field] - names)
+        came = sorted(names - old[field])
         if gone or came:
             label = _("%(field)s (differences)") % {"field": field.verbose_name}
             yield label, ", ".join(gone), ", ".join(came)

@@ -1,1 +1,2 @@
-"""Verbs: what can be done to records. Keyword-only, audited, in one transaction each; effects follow its commit."""
+"""Verbs: what can be done to records. Keyword-only, audited, in one transaction each; effects
+follow its commit."""

@@ -34,18 +34,23 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """``token`` of the agent "local" is shown once and never again. ``approved``: tools by server."""
+    """``token`` of the agent "local" is shown once and never again. ``approved``: tools by
+    server."""
 
     token: str
     approved: dict[str, int]
 
 
-def set_up_demo(*, say: Say, patience: float = _PATIENCE, resume: bool = False) -> DemoResult | None:
-    """Register, test, approve, grant, and say what runs without being asked. None, with nothing changed, unless the registry is empty.
+def set_up_demo(
+    *, say: Say, patience: float = _PATIENCE, resume: bool = False
+) -> DemoResult | None:
+    """Register, test, approve, grant, and say what runs without being asked. None, with nothing
+    changed, unless the registry is empty.
 
     ``say`` gets one line of progress at a time. Needs a running worker; when it takes longer than
-    ``patience`` seconds, the servers are left for a person to approve. ``resume`` finishes what an interrupted
-    set-up has left: what it made is taken up, what other people made is left alone, and the token is a new one.
+    ``patience`` seconds, the servers are left for a person to approve. ``resume`` finishes what an
+    interrupted set-up has left: what it made is taken up, what other people made is left alone, and
+    the token is a new one.
     """
     if not resume and (Server.objects.exists() or Agent.objects.exists()):
         say("the site already has servers or agents: no demo servers added")
@@ -100,13 +105,15 @@ def _register(slug: str, command: list[str], say: Say) -> Server | None:
 
 
 def _admit(servers: list[Server]) -> str:
-    """The endpoint "default", and the agent "local" with grants on the servers. Returns its token."""
+    """The endpoint "default", and the agent "local" with grants on the servers. Returns its
+    token."""
     if not Endpoint.objects.filter(slug="default").exists():
         agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
     agent = Agent.objects.filter(slug="local").first() or agents.save_agent(
         agent=Agent(slug="local", description="Hosts on this machine."), actor=ACTOR
     )
-    for token in agent.tokens.filter(name=FIRST_RUN, revoked_at=None):  # shown to nobody, or we were not here
+    # shown to nobody, or we were not here
+    for token in agent.tokens.filter(name=FIRST_RUN, revoked_at=None):
         tokens.revoke_token(token=token, actor=ACTOR)
     for server in servers:
         grants.grant(agent=agent, server=server, actor=ACTOR)
@@ -117,7 +124,9 @@ def _finished(tests: list[ServerTest], patience: float) -> list[ServerTest]:
     """The tests as they are once all have ended, or once patience has."""
     deadline = time.monotonic() + patience
     while True:
-        now = list(ServerTest.objects.filter(pk__in=[test.pk for test in tests]).select_related("server"))
+        now = list(
+            ServerTest.objects.filter(pk__in=[test.pk for test in tests]).select_related("server")
+        )
         open_ones = [test for test in now if test.finished_at is None]
         if not open_ones or time.monotonic() > deadline:
             return now
@@ -141,16 +150,20 @@ def _approve(test: ServerTest, say: Say) -> int:
 
 
 def _confirm(server: Server) -> None:
-    """What these two servers claim of their tools was read and is true; without that, reading would ask as well."""
+    """What these two servers claim of their tools was read and is true; without that, reading would
+    ask as well."""
     for tool in server.tools.select_related("server", "pinned"):
         if behaviour.claims(tool):
             behaviour.confirm_claims(tool=tool, actor=ACTOR)
 
 
 def _rules(say: Say) -> None:
-    """With the starter rules, telling the time and reading the repository run at once; changing it asks."""
+    """With the starter rules, telling the time and reading the repository run at once; changing it
+    asks."""
     try:
         rules.add_starter_rules(actor=ACTOR)
         say("rules: tools that only read run immediately, all others wait for an approval")
     except ConfigInvalid:
-        say("rules: none added, because no user can approve calls yet; all calls wait until a user can")
+        say(
+            "rules: none added, because no user can approve calls yet; all calls wait until a user can"
+        )

@@ -1,6 +1,7 @@
 """Sessions of hosts of the older era, as rows: begun, found by any web process, ended everywhere.
 
-The id is a host's to keep and to name; it opens nothing without a token of its agent. Times are the database's.
+The id is a host's to keep and to name; it opens nothing without a token of its agent. Times are the
+database's.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from mcpregistry.services.records import audit
 log = structlog.get_logger(__name__)
 
 MOST = 1_000  # of one agent; one more ends the one that was idle for longest
-# Until they are forgotten: messages of one session, their characters, and those of all sessions of one agent.
-MOST_WAITING, MOST_SAID, MOST_SAID_OF_AGENT = 2_000, 32_000_000, 64_000_000
+# Until they are forgotten: messages of one session, their characters, and those of all sessions of
+# one agent.
+MOST_WAITING = 2_000
+MOST_SAID = 32_000_000
+MOST_SAID_OF_AGENT = 64_000_000
 MOST_SUBSCRIBED = 1_000  # resources of one session
 CHANGED = "slipsnisse/changed"  # a message of ours: what the session's row says has changed
 IDLE = timedelta(minutes=30)  # without a request or an open stream
@@ -36,7 +40,8 @@ _TOLD_FOR = timedelta(minutes=5)  # how long ends and messages stay for processe
 
 
 class News(NamedTuple):
-    """What has happened since somebody last looked: sessions that ended, and messages as (key, session, body)."""
+    """What has happened since somebody last looked: sessions that ended, and messages as (key,
+    session, body)."""
 
     ended: list[str]
     messages: list[tuple[int, str, str]]
@@ -45,10 +50,17 @@ class News(NamedTuple):
 
 @transaction.atomic
 def begin(
-    *, session_id: str, agent: str, endpoint: str, version: str, client: str, name: str = "", said_version: str = ""
+    *,
+    session_id: str,
+    agent: str,
+    endpoint: str,
+    version: str,
+    client: str,
+    name: str = "",
+    said_version: str = "",
 ) -> HostSession:
-    """A host has shaken hands. ``client`` is JSON, ``version`` that of the protocol, as negotiated; ``name`` and
-    ``said_version`` are the host's own.
+    """A host has shaken hands. ``client`` is JSON, ``version`` that of the protocol, as negotiated;
+    ``name`` and ``said_version`` are the host's own.
     """
     now = database_now()
     running = HostSession.objects.filter(agent_slug=agent, ended_at=None)
@@ -56,10 +68,17 @@ def begin(
         oldest = list(running.order_by("seen_at").values_list("pk", flat=True)[:surplus])
         HostSession.objects.filter(pk__in=oldest).update(**_ended(now))
     said = {
-        "agent_slug": agent, "endpoint_slug": endpoint, "protocol_version": version, "client": client,
-        "created_at": now, "seen_at": now, "host_name": plain(name, 100), "host_version": plain(said_version, 100),
-    }  # fmt: skip
-    return HostSession.objects.update_or_create(id=session_id, defaults=said)[0]  # some shake hands twice
+        "agent_slug": agent,
+        "endpoint_slug": endpoint,
+        "protocol_version": version,
+        "client": client,
+        "created_at": now,
+        "seen_at": now,
+        "host_name": plain(name, 100),
+        "host_version": plain(said_version, 100),
+    }
+    # some shake hands twice
+    return HostSession.objects.update_or_create(id=session_id, defaults=said)[0]
 
 
 def introduce(session_id: str, name: str, said_version: str) -> None:
@@ -76,46 +95,68 @@ def running(session_id: str) -> HostSession | None:
 
 def seen(session_ids: Iterable[str]) -> None:
     """Their hosts have been here, or hold a stream open."""
-    HostSession.objects.filter(pk__in=list(session_ids), ended_at=None).update(seen_at=database_now())
+    HostSession.objects.filter(pk__in=list(session_ids), ended_at=None).update(
+        seen_at=database_now()
+    )
 
 
 def end(session_id: str) -> bool:
     """The host needs it no longer. False: it had ended already."""
-    return bool(HostSession.objects.filter(pk=session_id, ended_at=None).update(**_ended(database_now())))
+    return bool(
+        HostSession.objects.filter(pk=session_id, ended_at=None).update(**_ended(database_now()))
+    )
 
 
 @transaction.atomic
 def end_by_hand(*, session: HostSession, actor: str) -> HostSession:
-    """A person ends it, for every process. Its host is told 404 and may shake hands anew. Raises Conflict for an ended one."""
+    """A person ends it, for every process. Its host is told 404 and may shake hands anew. Raises
+    Conflict for an ended one."""
     if not end(session.pk):
         raise Conflict("The session has already ended.", remedy=error_texts.NOTHING_TO_DO)
-    facts = {"agent": session.agent_slug, "endpoint": session.endpoint_slug, "host": session.host_name}
-    audit.record(kind="host_session.ended", actor=actor, subject=f"host_session:{session.pk[:8]}", **facts)
+    facts = {
+        "agent": session.agent_slug,
+        "endpoint": session.endpoint_slug,
+        "host": session.host_name,
+    }
+    audit.record(
+        kind="host_session.ended", actor=actor, subject=f"host_session:{session.pk[:8]}", **facts
+    )
     session.refresh_from_db()
     return session
 
 
 @transaction.atomic
 def note_connections(process: str, own: Collection[tuple[str, int]]) -> None:
-    """The connections (session, server) that sessions have for themselves in this process; others of it are gone."""
+    """The connections (session, server) that sessions have for themselves in this process; others
+    of it are gone."""
     now = database_now()
     HostConnection.objects.filter(process=process).delete()
-    sessions = set(HostSession.objects.filter(pk__in=[session for session, _ in own]).values_list("pk", flat=True))
-    servers = set(Server.objects.filter(pk__in=[server for _, server in own]).values_list("pk", flat=True))
+    sessions = set(
+        HostSession.objects.filter(pk__in=[session for session, _ in own]).values_list(
+            "pk", flat=True
+        )
+    )
+    servers = set(
+        Server.objects.filter(pk__in=[server for _, server in own]).values_list("pk", flat=True)
+    )
     found = [pair for pair in own if pair[0] in sessions and pair[1] in servers]
     HostConnection.objects.bulk_create(
-        HostConnection(session_id=session, server_id=server, process=process, seen_at=now) for session, server in found
+        HostConnection(session_id=session, server_id=server, process=process, seen_at=now)
+        for session, server in found
     )
 
 
 def send(session_id: str, body: str) -> int:
-    """Hand a host's message to the process that serves what it concerns, whichever that is. Returns the message's key.
+    """Hand a host's message to the process that serves what it concerns, whichever that is. Returns
+    the message's key.
 
     Raises Busy if too much waits.
     """
     sealed = seal(body, place=_place(session_id))
     kept = HostMessage.objects.filter(size__gt=0)
-    waiting = kept.filter(session_id=session_id).aggregate(count=Count("pk"), said=Sum("size", default=0))
+    waiting = kept.filter(session_id=session_id).aggregate(
+        count=Count("pk"), said=Sum("size", default=0)
+    )
     agent = HostSession.objects.filter(pk=session_id).values("agent_slug")
     sessions = HostSession.objects.filter(agent_slug__in=agent).values("pk")
     of_agent = kept.filter(session_id__in=sessions).aggregate(said=Sum("size", default=0))["said"]
@@ -130,7 +171,7 @@ def send(session_id: str, body: str) -> int:
         )
     return HostMessage.objects.create(
         session_id=session_id, sealed_body=sealed, size=len(sealed), created_at=database_now()
-    ).pk  # fmt: skip
+    ).pk
 
 
 def forget(keys: Collection[int]) -> None:
@@ -139,7 +180,8 @@ def forget(keys: Collection[int]) -> None:
 
 
 def _tell_changed(session_id: str) -> None:
-    """A word of ours to every process, however much waits of the host's. It takes the place of an earlier one."""
+    """A word of ours to every process, however much waits of the host's. It takes the place of an
+    earlier one."""
     HostMessage.objects.filter(session_id=session_id, size=0).delete()
     sealed = seal(json.dumps({"method": CHANGED}), place=_place(session_id))
     HostMessage.objects.create(session_id=session_id, sealed_body=sealed, created_at=database_now())
@@ -154,7 +196,9 @@ def set_log_level(session_id: str, level: str) -> None:
 
 def log_level(session_id: str) -> str:
     """As it was set; empty for one that was not, or a session that is gone."""
-    return HostSession.objects.filter(pk=session_id).values_list("log_level", flat=True).first() or ""
+    return (
+        HostSession.objects.filter(pk=session_id).values_list("log_level", flat=True).first() or ""
+    )
 
 
 @transaction.atomic
@@ -184,8 +228,8 @@ def subscriptions(session_id: str) -> set[str]:
 
 
 def news(since: datetime, told: Container[object] = ()) -> News:
-    """See ``News``; of messages without those whose keys are among ``told``. It may tell of an end twice, so whoever asks
-    remembers what they were told.
+    """See ``News``; of messages without those whose keys are among ``told``. It may tell of an end
+    twice, so whoever asks remembers what they were told.
     """
     ended = HostSession.objects.filter(ended_at__gt=since).values_list("pk", flat=True)
     recent = HostMessage.objects.filter(created_at__gt=since).order_by("pk")
@@ -197,14 +241,16 @@ def news(since: datetime, told: Container[object] = ()) -> News:
 
 
 def _ended(now: datetime) -> dict[str, Any]:
-    """The fields of a session that has ended. What it said in its handshake may be long, and one agent can open and end any number."""
+    """The fields of a session that has ended. What it said in its handshake may be long, and one
+    agent can open and end any number."""
     return {"ended_at": now, "client": ""}
 
 
 def _opened(session_id: str, sealed: str) -> str:
     try:
         return str(unseal(sealed, place=_place(session_id)))
-    except ConfigInvalid:  # by a key that this process does not have: it has not been started anew since
+    except ConfigInvalid:
+        # by a key that this process does not have: it has not been started anew since
         log.warning("host_message.not_opened", exc_info=True)
         return "{}"
 
@@ -218,7 +264,8 @@ def _key(uri: str) -> str:
 
 
 def sweep(now: datetime) -> int:
-    """End what has idled and forget what ended a while ago; for the clock. Returns how many have ended."""
+    """End what has idled and forget what ended a while ago; for the clock. Returns how many have
+    ended."""
     idle = HostSession.objects.filter(ended_at=None, seen_at__lt=now - IDLE).update(**_ended(now))
     HostMessage.objects.filter(created_at__lt=now - _TOLD_FOR).delete()
     HostConnection.objects.filter(seen_at__lt=now - _TOLD_FOR).delete()

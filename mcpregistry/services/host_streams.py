@@ -1,7 +1,7 @@
 """Answers that take a while, kept for hosts of the older era whose connection may break meanwhile.
 
-A host reads on with ``Last-Event-ID``, at any web process. Where the one that served it died, the record of the call
-says how it ended.
+A host reads on with ``Last-Event-ID``, at any web process. Where the one that served it died, the
+record of the call says how it ended.
 """
 
 from __future__ import annotations
@@ -22,17 +22,25 @@ log = structlog.get_logger(__name__)
 
 MOST = 100  # of one session; the answers to more than that cannot be read again
 LARGEST = 1_000_000  # characters; of a larger answer the record of the call tells what was kept
-ANSWERED, RECORDED, LOST = "answered", "recorded", "lost"
-_KEPT, _KEPT_OPEN = timedelta(hours=1), timedelta(days=1)
+ANSWERED = "answered"
+RECORDED = "recorded"
+LOST = "lost"
+_KEPT = timedelta(hours=1)
+_KEPT_OPEN = timedelta(days=1)
 _LOST_AFTER = timedelta(minutes=1)  # without an answer or the record of a call
 
 
 def begin(*, session_id: str, request: str, call_id: str) -> str:
-    """A request takes a while. Returns what its event ids begin with, or "" where the session has too many."""
+    """A request takes a while. Returns what its event ids begin with, or "" where the session has
+    too many."""
     if HostStream.objects.filter(session_id=session_id).count() >= MOST:
         return ""
     stream = HostStream(
-        id=secrets.token_hex(16), session_id=session_id, request=request, call_id=call_id, asked_at=database_now()
+        id=secrets.token_hex(16),
+        session_id=session_id,
+        request=request,
+        call_id=call_id,
+        asked_at=database_now(),
     )
     stream.save(force_insert=True)
     return stream.pk
@@ -41,7 +49,9 @@ def begin(*, session_id: str, request: str, call_id: str) -> str:
 def answer(stream_id: str, message: str) -> None:
     """The whole JSON-RPC message that ends it; sealed, as it may hold anything that servers say."""
     kept = seal(message, place=_place(stream_id)) if len(message) <= LARGEST else ""
-    HostStream.objects.filter(pk=stream_id, answered_at=None).update(answered_at=database_now(), sealed_answer=kept)
+    HostStream.objects.filter(pk=stream_id, answered_at=None).update(
+        answered_at=database_now(), sealed_answer=kept
+    )
 
 
 def kept(stream: HostStream) -> str:
@@ -65,9 +75,17 @@ def named(session_id: str, event_id: str) -> HostStream | None:
 
 
 def states(stream_ids: list[str]) -> dict[str, str]:
-    """How their answers can be had: from the row, from the call's record, not at all, or, if "", not yet."""
-    streams = {stream.pk: stream for stream in HostStream.objects.filter(pk__in=stream_ids).defer("sealed_answer")}
-    calls = [stream.call_id for stream in streams.values() if stream.call_id and stream.answered_at is None]
+    """How their answers can be had: from the row, from the call's record, not at all, or, if "",
+    not yet."""
+    streams = {
+        stream.pk: stream
+        for stream in HostStream.objects.filter(pk__in=stream_ids).defer("sealed_answer")
+    }
+    calls = [
+        stream.call_id
+        for stream in streams.values()
+        if stream.call_id and stream.answered_at is None
+    ]
     found = dict(Invocation.objects.filter(pk__in=calls).values_list("pk", "state"))
     return {key: _state(streams.get(key), found) for key in stream_ids}
 

@@ -1,4 +1,5 @@
-"""Where a page is: its area and entry of the navigation, the record that it is about, and what is done there."""
+"""Where a page is: its area and entry of the navigation, the record that it is about, and what is
+done there."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def _address(record: Model) -> str:
 
 
 def _title(context: dict[str, Any], record: Model | None, has_entry: bool) -> str:
-    """What the page itself is called; "" where the record or the entry of the navigation says it."""
+    """What the page itself is called; "" where the record or the entry of the navigation says
+    it."""
     request = context["request"]
     match = request.resolver_match
     name = (match.url_name or "") if match is not None else ""

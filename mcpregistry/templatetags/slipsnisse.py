@@ -1,4 +1,5 @@
-"""Filters of our pages, and a tag. Results of filters are plain text: the template engine escapes them as ever."""
+"""Filters of our pages, and a tag. Results of filters are plain text: the template engine escapes
+them as ever."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ register = template.Library()
 
 @register.filter(is_safe=False)
 def visible(text: object, limit: int = display.LIMIT) -> str:
-    """Foreign text with invisible characters named; ``text|visible:200`` cuts it after 200 characters."""
+    """Foreign text with invisible characters named; ``text|visible:200`` cuts it after 200
+    characters."""
     return "" if text is None else display.printable(str(text), int(limit))
 
 
@@ -43,7 +45,8 @@ def pretty(text: Any) -> str:
 
 @register.filter(is_safe=False)
 def facts(value: Any) -> Facts:
-    """The entries of a JSON object, or of its text, as names and values in words; none for anything else."""
+    """The entries of a JSON object, or of its text, as names and values in words; none for anything
+    else."""
     return read_facts(value) if isinstance(value, str | Mapping) else []
 
 
@@ -101,7 +104,8 @@ def hundredths(value: float) -> str:
 
 @register.filter(is_safe=False)
 def dollars(value: float | Decimal | None) -> str:
-    """Small sums with enough digits to see them, negative ones with their sign before: $12.40, -$0.0031, $0.000042."""
+    """Small sums with enough digits to see them, negative ones with their sign before: $12.40,
+    -$0.0031, $0.000042."""
     if value is None:
         return "-"
     size = abs(float(value))
@@ -128,23 +132,31 @@ def short(value: float | None) -> str:
         return "-"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.0f}{letter}" if value >= 100 * size else f"{value / size:.1f}{letter}"
+            return (
+                f"{value / size:.0f}{letter}"
+                if value >= 100 * size
+                else f"{value / size:.1f}{letter}"
+            )
     return f"{value:.0f}"
 
 
 @register.filter(is_safe=False)
 def change(value: float | None) -> str:
-    """By how much something has grown or shrunk, as people say it: +12 %, -40 %, 3.5 times, the same; "new" for what was not there."""
+    """By how much something has grown or shrunk, as people say it: +12 %, -40 %, 3.5 times, the
+    same; "new" for what was not there."""
     if value is None:
         return _("new")
     if value >= 1:
-        return _("%(count)s times") % {"count": f"{value + 1:.1f}" if value < 99 else f"{value + 1:,.0f}"}
+        return _("%(count)s times") % {
+            "count": f"{value + 1:.1f}" if value < 99 else f"{value + 1:,.0f}"
+        }
     return _("same") if abs(value) < 0.005 else f"{value * 100:+.0f} %"
 
 
 @register.simple_tag
 def options(names: Iterable[str], chosen: object = "") -> str:
-    """The choices of a form's list: by a tag, since a loop over a thousand servers takes longer than the rest of a page."""
+    """The choices of a form's list: by a tag, since a loop over a thousand servers takes longer
+    than the rest of a page."""
     rows = ((name, " selected" if name == chosen else "", visible(name, 60)) for name in names)
     return format_html_join("", '<option value="{}"{}>{}</option>', rows)
 

@@ -1,7 +1,8 @@
-"""The inbox of definitions: what servers say that is not what was approved, and the decision about it.
+"""The inbox of definitions: what servers say that is not what was approved, and the decision about
+it.
 
-A definition never changes, so the id in a form names exactly what was shown; if the server says something else by now,
-the decision is refused. Deciding is POST only.
+A definition never changes, so the id in a form names exactly what was shown; if the server says
+something else by now, the decision is refused. Deciding is POST only.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _PER_PAGE = 25
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tool of the inbox, with what is needed to decide. ``data`` is the whole text of a new one.
+    """One tool of the inbox, with what is needed to decide. ``data`` is the whole text of a new
+    one.
 
     ``repairs``: what hosts get in another form than the server's.
     """
@@ -64,7 +66,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One server's entries. What its instructions say concerns each of its tools, so it is shown once."""
+    """One server's entries. What its instructions say concerns each of its tools, so it is shown
+    once."""
 
     server: Server
     entries: list[Entry]
@@ -82,36 +85,57 @@ def inbox(request: HttpRequest) -> HttpResponse:
     kept = request.GET.copy()
     kept.pop("page", None)
     context = {
-        "title": _("Definitions"), "wanted": wanted, "page": shown, "groups": _groups([*shown.object_list]),
-        "counts": queries.counts(), "servers": queries.servers_with_drift(), "severities": [*queries.SEVERITIES],
-        "show": wanted.show or "waiting", "query": kept.urlencode(), "here": request.get_full_path(),
+        "title": _("Definitions"),
+        "wanted": wanted,
+        "page": shown,
+        "groups": _groups([*shown.object_list]),
+        "counts": queries.counts(),
+        "servers": queries.servers_with_drift(),
+        "severities": [*queries.SEVERITIES],
+        "show": wanted.show or "waiting",
+        "query": kept.urlencode(),
+        "here": request.get_full_path(),
         "incomplete": [] if wanted or shown.number > 1 else attention.incomplete_servers(),
         "may_decide": request.user.has_perm("mcpregistry.approve_definition"),
-    }  # fmt: skip
+    }
     return show(request, "definitions/inbox.html", context)
 
 
 def _wanted(request: HttpRequest) -> Wanted:
     names = ("show", "server", "severity", "search")
-    return Wanted(**{name: request.GET.get(name, "").replace("\x00", "").strip()[:300] for name in names})
+    return Wanted(
+        **{name: request.GET.get(name, "").replace("\x00", "").strip()[:300] for name in names}
+    )
 
 
 def _groups(tools: list[Tool]) -> list[Group]:
     tallies = queries.tallies({tool.server_id for tool in tools})
     groups = [(server, [*rows]) for server, rows in groupby(tools, key=lambda tool: tool.server)]
-    return [_group(server, [_entry(tool) for tool in rows], tallies.get(server.pk)) for server, rows in groups]
+    return [
+        _group(server, [_entry(tool) for tool in rows], tallies.get(server.pk))
+        for server, rows in groups
+    ]
 
 
 def _group(server: Server, entries: list[Entry], tally: Tally | None) -> Group:
     """Lift what all entries say of the server's instructions to the server."""
-    told = next((e for e in entries if e.tool.present and e.definition and INSTRUCTIONS in e.definition.data), None)
+    told = next(
+        (
+            e
+            for e in entries
+            if e.tool.present and e.definition and INSTRUCTIONS in e.definition.data
+        ),
+        None,
+    )
     if told is None:
         return Group(server, entries, tally)
     changes = (change for entry in entries for change in entry.changes)
     reworded = (change for change in changes if change.field == INSTRUCTIONS)
     findings = [finding for finding in told.findings if _of_instructions(finding)]
     said = str(told.definition.data[INSTRUCTIONS]) if told.definition else ""
-    return Group(server, [_own(entry) for entry in entries], tally, said, next(reworded, None), findings)
+    return Group(
+        server, [_own(entry) for entry in entries], tally, said, next(reworded, None), findings
+    )
 
 
 def _own(entry: Entry) -> Entry:
@@ -129,7 +153,8 @@ def _of_instructions(finding: Finding) -> bool:
 
 
 def _entry(tool: Tool) -> Entry:
-    old, new = tool.pinned, tool.latest
+    old = tool.pinned
+    new = tool.latest
     compared = old is not None and new is not None and old.pk != new.pk
     data = new.data if new else {}
     return Entry(
@@ -149,7 +174,11 @@ def _entry(tool: Tool) -> Entry:
 def _claims(data: dict[str, Any]) -> dict[str, Any]:
     """What the server says the tool does (its annotations); nobody has checked it."""
     said = data.get("annotations")
-    return {hint: said[hint] for hint in behaviour.HINTS.values() if isinstance(said, dict) and hint in said}
+    return {
+        hint: said[hint]
+        for hint in behaviour.HINTS.values()
+        if isinstance(said, dict) and hint in said
+    }
 
 
 # Decisions
@@ -171,7 +200,8 @@ def decide(request: HttpRequest, pk: int, verdict: str) -> HttpResponse:
 def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
     """Approve everything of one server that waited when the page was shown and gave no alarm.
 
-    ``up_to`` is the newest definition's id that the page showed, so that later ones are not approved unseen.
+    ``up_to`` is the newest definition's id that the page showed, so that later ones are not
+    approved unseen.
     """
     if request.method != "POST":
         return HttpResponseRedirect(reverse("definitions:inbox"))
@@ -180,18 +210,28 @@ def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
     if server is None or not up_to.isdecimal() or len(up_to) > 18:
         raise NotFound("This server does not exist.", remedy="Go back to the list of definitions.")
     sentences = consequences.approving_clean(server, decisions.clean(server, int(up_to)).count())
-    sure, said = digest("sure", *sentences), request.POST.get("sure", "")
+    sure = digest("sure", *sentences)
+    said = request.POST.get("sure", "")
     if said != sure:
         kept = [("up_to", up_to), ("back", request.POST.get("back", "")), ("sure", sure)]
         title = _("Approve definitions of %(server)s") % {"server": server.slug}
-        asked = {"title": title, "label": _("Approve definitions"), "sentences": sentences,
-                 "kept": kept, "changed": bool(said), "back": reverse("definitions:inbox"), "sure": sure}  # fmt: skip
+        asked = {
+            "title": title,
+            "label": _("Approve definitions"),
+            "sentences": sentences,
+            "kept": kept,
+            "changed": bool(said),
+            "back": reverse("definitions:inbox"),
+            "sure": sure,
+        }
         return show(request, "definitions/ask.html", asked, status=409 if said else 200)
     count = decisions.approve_clean(
         server=server, up_to=int(up_to), actor=actor(request), user=person(request)
-    )  # fmt: skip
+    )
     text = ngettext(
-        "Approved %(count)s definition of %(server)s.", "Approved %(count)s definitions of %(server)s.", count
+        "Approved %(count)s definition of %(server)s.",
+        "Approved %(count)s definitions of %(server)s.",
+        count,
     )
     _tell(request, text % {"count": count, "server": server.slug})
     return _back(request)
@@ -200,9 +240,14 @@ def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
 def _newest(pk: int) -> Definition:
     definition = Definition.objects.select_related("tool__server").filter(pk=pk).first()
     if definition is None:
-        raise NotFound("This definition does not exist.", remedy="Go back to the list of definitions.")
+        raise NotFound(
+            "This definition does not exist.", remedy="Go back to the list of definitions."
+        )
     if definition.tool.latest_id != pk:
-        raise Conflict("The server has changed the definition in the meantime.", remedy="Read it again, then decide.")
+        raise Conflict(
+            "The server has changed the definition in the meantime.",
+            remedy="Read it again, then decide.",
+        )
     return definition
 
 
@@ -213,18 +258,24 @@ def _approve(request: HttpRequest, definition: Definition) -> str:
         behaviour.lock_as_shown(definition.tool, request.POST.get("seen", ""))
     tool = decisions.approve(definition=definition, actor=actor(request), user=person(request))
     if confirms:
-        if tool.pinned_id != definition.pk:  # the server has returned to a text that was approved before
+        # the server has returned to a text that was approved before
+        if tool.pinned_id != definition.pk:
             raise Conflict(
-                "The server has changed the definition in the meantime.", remedy="Read it again, then decide."
+                "The server has changed the definition in the meantime.",
+                remedy="Read it again, then decide.",
             )
         behaviour.confirm_claims(tool=tool, actor=actor(request))
-    text = _("Approved %(name)s. Agents can use it as long as its server offers exactly this definition.")
+    text = _(
+        "Approved %(name)s. Agents can use it as long as its server offers exactly this definition."
+    )
     return text % {"name": _name(definition)}
 
 
 def _reject(request: HttpRequest, definition: Definition) -> str:
     decisions.reject(definition=definition, actor=actor(request), user=person(request))
-    return _("Rejected %(name)s. This definition is never offered to agents.") % {"name": _name(definition)}
+    return _("Rejected %(name)s. This definition is never offered to agents.") % {
+        "name": _name(definition)
+    }
 
 
 def _revert(request: HttpRequest, definition: Definition) -> str:
@@ -233,7 +284,9 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
         asked = checks.request_refresh(server=definition.tool.server, actor=actor(request))
     except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
         asked = False
-    text = _("%(name)s keeps its approved definition, and is offered again as soon as the server returns to it.")
+    text = _(
+        "%(name)s keeps its approved definition, and is offered again as soon as the server returns to it."
+    )
     soon = (
         _("The site is reading the server's definitions now.")
         if asked
@@ -243,8 +296,10 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
 
 
 _VERDICTS: dict[str, Callable[[HttpRequest, Definition], str]] = {
-    "approve": _approve, "reject": _reject, "revert": _revert,
-}  # fmt: skip
+    "approve": _approve,
+    "reject": _reject,
+    "revert": _revert,
+}
 
 
 def actor(request: HttpRequest) -> str:
@@ -263,5 +318,7 @@ def _tell(request: HttpRequest, text: str) -> None:
 def _back(request: HttpRequest) -> HttpResponse:
     """To the list as it was narrowed, if the form says where it was."""
     where = request.POST.get("back", "")
-    ours = url_has_allowed_host_and_scheme(where, allowed_hosts=None) and where.startswith("/definitions/")
+    ours = url_has_allowed_host_and_scheme(where, allowed_hosts=None) and where.startswith(
+        "/definitions/"
+    )
     return HttpResponseRedirect(where if ours else reverse("definitions:inbox"))

@@ -1,4 +1,5 @@
-"""The page of a request that failed: where the database fails for a while, it says so and what to do."""
+"""The page of a request that failed: where the database fails for a while, it says so and what to
+do."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from mcpregistry.web.pages import sealed
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Django calls it while it handles the error. Asks the database for nothing, so it has no navigation."""
+    """Django calls it while it handles the error. Asks the database for nothing, so it has no
+    navigation."""
     error = sys.exc_info()[1]
     if error is None or not is_passing(error):
         return defaults.server_error(request)

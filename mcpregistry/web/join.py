@@ -1,6 +1,7 @@
 """The page behind an invitation's link: a name, a password, and one is in.
 
-The link's secret stands behind ``#``, so no request has it in its address; a script puts it into the form.
+The link's secret stands behind ``#``, so no request has it in its address; a script puts it into
+the form.
 """
 
 from __future__ import annotations
@@ -48,12 +49,18 @@ def join(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         given = form.cleaned_data
         try:
-            user = invitations.accept(raw=given["code"], username=given["username"], password=given["password"])
+            user = invitations.accept(
+                raw=given["code"], username=given["username"], password=given["password"]
+            )
         except SlipsnisseError as error:
             problem = str(error)
         else:
             return _logged_in(request, user)
-    context = admin.site.each_context(request) | {"title": _("Join"), "form": form, "problem": problem}
+    context = admin.site.each_context(request) | {
+        "title": _("Join"),
+        "form": form,
+        "problem": problem,
+    }
     status = 400 if problem or form.errors else 200
     return sealed(render(request, "web/join.html", context, status=status))
 

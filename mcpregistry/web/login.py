@@ -1,6 +1,7 @@
 """The way in with a password: Django's own page, behind the count of ``services.access.logins``.
 
-A person with a second factor is asked for its code next (``web.second_factor``), and is logged in only then.
+A person with a second factor is asked for its code next (``web.second_factor``), and is logged in
+only then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class LoginForm(AuthenticationForm):
 
     def clean(self) -> dict[str, Any]:
         """Count, then look at the password, then forget or remember the attempt."""
-        account, password = self.cleaned_data.get("username"), self.cleaned_data.get("password")
+        account = self.cleaned_data.get("username")
+        password = self.cleaned_data.get("password")
         if not account or not password or self.request is None:
             return dict(super().clean())
         attempt = attempt_of(self.request, account)
@@ -37,7 +39,8 @@ class LoginForm(AuthenticationForm):
         except ValidationError:
             self._refuse(attempt.failed())
             raise
-        if ask_later(self.request, self.get_user()):  # what was wrong before is forgotten when the code is right
+        # what was wrong before is forgotten when the code is right
+        if ask_later(self.request, self.get_user()):
             self.code_is_next = True
             raise ValidationError(_("Enter the code of your second factor."), code="second_step")
         attempt.succeeded()
@@ -51,7 +54,11 @@ class LoginForm(AuthenticationForm):
 
 def login(request: Any) -> HttpResponse:
     """The admin's log-in. A lock is 429; a browser that got in is known from then on."""
-    if request.method == "GET" and request.half.is_authenticated and not request.user.is_authenticated:
+    if (
+        request.method == "GET"
+        and request.half.is_authenticated
+        and not request.user.is_authenticated
+    ):
         if not second_factor.standing(request.half.pk).uid:
             return HttpResponseRedirect(reverse("second-factor"))
         logout(request)  # a session of before the second factor was set up

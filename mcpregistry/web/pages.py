@@ -1,7 +1,7 @@
 """What every page outside the admin shares: who may see it, its headers, its frame and navigation.
 
-Pages are plain HTML that htmx keeps fresh. No inline script, no ``eval``: the policy below holds even
-where the ASGI shell (``controlplane/requests.py``) does not stand in front.
+Pages are plain HTML that htmx keeps fresh. No inline script, no ``eval``: the policy below holds
+even where the ASGI shell (``controlplane/requests.py``) does not stand in front.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ View = Callable[..., HttpResponse]
 
 
 def page(permission: str | None, *methods: str) -> Callable[[View], View]:
-    """A page for people with this permission (app ``mcpregistry``), for all who are logged in where it is None;
-    ``methods`` besides GET and HEAD."""
+    """A page for people with this permission (app ``mcpregistry``), for all who are logged in where
+    it is None; ``methods`` besides GET and HEAD."""
     allowed = ("GET", "HEAD", *methods)
 
     def guard(view: View) -> View:
@@ -44,7 +44,9 @@ def page(permission: str | None, *methods: str) -> Callable[[View], View]:
     return guard
 
 
-def _turned_away(request: HttpRequest, permission: str | None, allowed: tuple[str, ...]) -> HttpResponse | None:
+def _turned_away(
+    request: HttpRequest, permission: str | None, allowed: tuple[str, ...]
+) -> HttpResponse | None:
     if request.method not in allowed:
         return HttpResponseNotAllowed(allowed)
     if not request.user.is_authenticated:
@@ -65,7 +67,8 @@ def _answer(request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpRespo
 
 
 def _to_login(request: HttpRequest) -> HttpResponse:
-    """To the login and back to this very page. What a script asks for sends the whole page there."""
+    """To the login and back to this very page. What a script asks for sends the whole page
+    there."""
     if "HX-Request" not in request.headers:
         return redirect_to_login(request.get_full_path())
     response = HttpResponse(status=401)
@@ -87,9 +90,13 @@ def person(request: HttpRequest) -> User:
     return cast(User, request.user)
 
 
-def show(request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
+def show(
+    request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200
+) -> HttpResponse:
     """A whole page in the site's frame."""
-    return render(request, template, admin.site.each_context(request) | dict(context), status=status)
+    return render(
+        request, template, admin.site.each_context(request) | dict(context), status=status
+    )
 
 
 def refusal(request: HttpRequest, status: int, what: str, remedy: str = "") -> HttpResponse:

@@ -1,6 +1,7 @@
 """The second step of logging in, and the page on which people set their second factor up.
 
-Until a session has passed both, it is nobody's (``middleware``): so no face has to ask again, and tokens are not concerned.
+Until a session has passed both, it is nobody's (``middleware``): so no face has to ask again, and
+tokens are not concerned.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ from mcpregistry.services.access import logins, second_factor
 from mcpregistry.web.pages import sealed, show
 
 PASSED = "second_factor"  # in a session: the uid of the factor that was shown
-_PENDING, _PENDING_SECONDS = "second_factor_pending", 600  # a password was right; for how long that stands
+# a password was right; for how long that stands
+_PENDING = "second_factor_pending"
+_PENDING_SECONDS = 600
 WRONG = _(
     "This code is wrong or was already used. Wait for the next code, and check that the clock of your device is right."
 )
 
 
 class Backend(ModelBackend):
-    """Django's own way to know people; a session's person comes with what is to be known of their second factor."""
+    """Django's own way to know people; a session's person comes with what is to be known of their
+    second factor."""
 
     def get_user(self, user_id: Any) -> User | None:
         """The active account of a session, in one question to the database."""
@@ -49,7 +53,8 @@ class Backend(ModelBackend):
 
 @sync_and_async_middleware
 def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """``request.user`` is the person only once the session has passed; ``request.half`` whoever gave the password."""
+    """``request.user`` is the person only once the session has passed; ``request.half`` whoever
+    gave the password."""
     if iscoroutinefunction(get_response):
 
         async def answer_later(request: HttpRequest) -> HttpResponse:
@@ -72,7 +77,9 @@ def _guard(request: Any) -> None:
 
 
 def _whole(request: HttpRequest, half: Any) -> Any:
-    if not half.is_authenticated or second_factor.standing_of(half).passed_by(request.session.get(PASSED)):
+    if not half.is_authenticated or second_factor.standing_of(half).passed_by(
+        request.session.get(PASSED)
+    ):
         return half
     return AnonymousUser()
 
@@ -81,7 +88,8 @@ def _whole(request: HttpRequest, half: Any) -> Any:
 
 
 def ask_later(request: HttpRequest, user: User) -> bool:
-    """The password of ``user`` is right: whether a code is to be asked for before they are logged in."""
+    """The password of ``user`` is right: whether a code is to be asked for before they are logged
+    in."""
     uid = second_factor.standing(user.pk).uid
     if uid:
         at = database_now().timestamp()
@@ -94,7 +102,11 @@ def _pending(request: HttpRequest) -> User | None:
     key, uid, at, proof = request.session.get(_PENDING) or (0, "", 0, "")
     user = User.objects.filter(pk=key, is_active=True).first()
     fresh = database_now().timestamp() - at < _PENDING_SECONDS
-    same = user is not None and user.get_session_auth_hash() == proof and second_factor.standing(user.pk).uid == uid
+    same = (
+        user is not None
+        and user.get_session_auth_hash() == proof
+        and second_factor.standing(user.pk).uid == uid
+    )
     return user if fresh and same else None
 
 
@@ -117,12 +129,19 @@ def code(request: HttpRequest) -> HttpResponse:
     uid = request.session.pop(_PENDING)[1]
     log_in(request, user)
     request.session[PASSED] = uid
-    safe = url_has_allowed_host_and_scheme(onward, {request.get_host()}, require_https=request.is_secure())
+    safe = url_has_allowed_host_and_scheme(
+        onward, {request.get_host()}, require_https=request.is_secure()
+    )
     return remember(HttpResponseRedirect(onward if safe else reverse("admin:index")), user)
 
 
 def _code_page(request: HttpRequest, problem: str = "", until: Any = None) -> HttpResponse:
-    page = show(request, "web/code.html", {"title": _("Second factor"), "problem": problem}, 429 if until else 200)
+    page = show(
+        request,
+        "web/code.html",
+        {"title": _("Second factor"), "problem": problem},
+        429 if until else 200,
+    )
     if until:
         page["Retry-After"] = str(seconds_until(until))
     return sealed(page)
@@ -160,9 +179,14 @@ def locked(until: Any) -> str:
 def remember(response: HttpResponse, user: User) -> HttpResponse:
     """This browser is known from now on: strangers who guess elsewhere do not lock it."""
     response.set_cookie(
-        logins.MARK, logins.mark_for(user.get_username()), max_age=logins.MARK_AGE,
-        httponly=True, samesite="Lax", secure=settings.HTTPS, path="/admin/login/",
-    )  # fmt: skip
+        logins.MARK,
+        logins.mark_for(user.get_username()),
+        max_age=logins.MARK_AGE,
+        httponly=True,
+        samesite="Lax",
+        secure=settings.HTTPS,
+        path="/admin/login/",
+    )
     return response
 
 
@@ -176,7 +200,8 @@ def account(request: Any) -> HttpResponse:
     if not user.is_authenticated:
         return HttpResponseRedirect(f"{reverse('admin:login')}?next={request.path}")
     standing = second_factor.standing(user.pk)
-    if standing.uid and not standing.passed_by(request.session.get(PASSED)):  # set up elsewhere since this log-in
+    # set up elsewhere since this log-in
+    if standing.uid and not standing.passed_by(request.session.get(PASSED)):
         log_out(request)
         return HttpResponseRedirect(f"{reverse('admin:login')}?next={request.path}")
     if request.method != "POST":
@@ -200,7 +225,10 @@ def _changed(request: HttpRequest, user: User, do: str) -> HttpResponse:
     if codes is None:
         until = attempt.failed(step="code")
         return _account_page(
-            request, user, problem=locked(until) if until else str(WRONG), status=429 if until else 200
+            request,
+            user,
+            problem=locked(until) if until else str(WRONG),
+            status=429 if until else 200,
         )
     attempt.succeeded()
     return _account_page(request, user, codes=codes, done=do)
@@ -224,7 +252,13 @@ def _done(request: HttpRequest, user: User, do: str, typed: str) -> list[str] | 
 
 
 def _account_page(
-    request: HttpRequest, user: User, *, problem: str = "", codes: Any = (), done: str = "", status: int = 200
+    request: HttpRequest,
+    user: User,
+    *,
+    problem: str = "",
+    codes: Any = (),
+    done: str = "",
+    status: int = 200,
 ) -> HttpResponse:
     standing = second_factor.standing(user.pk)
     facts = {
@@ -239,6 +273,12 @@ def _account_page(
         facts["left"] = SecondFactor.objects.get(user=user).recovery_codes.count()
     elif done != "remove":
         factor = second_factor.begin(user)
-        facts |= {"qr": segno.make(second_factor.address(factor), error="m").svg_data_uri(scale=5, light="white", border=4),
-                  "secret": " ".join(factor.secret[at : at + 4] for at in range(0, len(factor.secret), 4))}  # fmt: skip
+        facts |= {
+            "qr": segno.make(second_factor.address(factor), error="m").svg_data_uri(
+                scale=5, light="white", border=4
+            ),
+            "secret": " ".join(
+                factor.secret[at : at + 4] for at in range(0, len(factor.secret), 4)
+            ),
+        }
     return sealed(show(request, "web/second_factor.html", facts, status))

@@ -1,4 +1,5 @@
-"""Where Slack posts what people press: ``/hooks/slack/<channel>/``, verified, once, within three seconds.
+"""Where Slack posts what people press: ``/hooks/slack/<channel>/``, verified, once, within three
+seconds.
 
 Slack shows no answer to a button, so what the person must know is whispered to them; a dialog shows
 its refusals itself.
@@ -36,16 +37,21 @@ _WHISPER_SECONDS = 2.0  # Slack waits three for our answer
 @csrf_exempt
 @require_POST
 async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
-    """Answer one signed interaction. 401: not from Slack or too old; 409: it came before; 400: not understood."""
+    """Answer one signed interaction. 401: not from Slack or too old; 409: it came before; 400: not
+    understood."""
     channel = await db_call(slack.find_channel, uid)
     if channel is None:
         return HttpResponse(status=404)
     if int(request.headers.get("Content-Length") or 0) > _MOST_BYTES:
         return HttpResponse(status=413)
-    body, signature = request.body, request.headers.get("X-Slack-Signature", "")
+    body = request.body
+    signature = request.headers.get("X-Slack-Signature", "")
     if not _is_genuine(request, body, signature, await db_call(slack.signing_secret, channel)):
         log.warning("slack_refused", channel=channel.name)
-        return HttpResponse("The signature is not valid, or the clocks differ by more than five minutes.", status=401)
+        return HttpResponse(
+            "The signature is not valid, or the clocks differ by more than five minutes.",
+            status=401,
+        )
     try:
         await db_call(
             slack.take_once,
@@ -56,12 +62,18 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
     except SlipsnisseError:
         return HttpResponse("This request was already received.", status=409)
     payload = _payload(request)
-    return await _act(channel, payload) if payload else HttpResponse("The payload is not supported.", status=400)
+    return (
+        await _act(channel, payload)
+        if payload
+        else HttpResponse("The payload is not supported.", status=400)
+    )
 
 
 def _is_genuine(request: HttpRequest, body: bytes, signature: str, secret: str) -> bool:
     seconds = request.headers.get("X-Slack-Request-Timestamp", "")
-    return slack_signed(secret=secret, seconds=seconds, signature=signature, body=body, now=time.time())
+    return slack_signed(
+        secret=secret, seconds=seconds, signature=signature, body=body, now=time.time()
+    )
 
 
 def _payload(request: HttpRequest) -> dict[str, Any]:
@@ -101,7 +113,11 @@ async def _ask_reason(channel: Channel, press: Press, trigger: str) -> str:
     tool = await db_call(slack.tool_of, channel=channel, press=press)
     view = reason_view(press.value, plain(tool, 200))
     answer = await _call(channel, "views.open", {"trigger_id": trigger, "view": view})
-    return "" if answer else "Slack did not open the dialog. Press Reject again, or open the page of the call."
+    return (
+        ""
+        if answer
+        else "Slack did not open the dialog. Press Reject again, or open the page of the call."
+    )
 
 
 async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
@@ -109,7 +125,9 @@ async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
     if view.get("callback_id") != DENY:
         return HttpResponse(status=200)
     field = _dict(_dict(_dict(_dict(view.get("state")).get("values")).get(REASON)).get(REASON))
-    press = _press(payload, _text(view, "private_metadata"), approve=False, reason=_text(field, "value"))
+    press = _press(
+        payload, _text(view, "private_metadata"), approve=False, reason=_text(field, "value")
+    )
     try:
         await db_call(slack.decide, channel=channel, press=press)
     except SlipsnisseError as refusal:
@@ -120,7 +138,13 @@ async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
 def _press(payload: dict[str, Any], value: str, *, approve: bool, reason: str = "") -> Press:
     user = _dict(payload.get("user"))
     team = _text(user, "team_id") or _text(_dict(payload.get("team")), "id")
-    return Press(team=team[:30], member=_text(user, "id")[:30], value=value[:200], approve=approve, reason=reason)
+    return Press(
+        team=team[:30],
+        member=_text(user, "id")[:30],
+        value=value[:200],
+        approve=approve,
+        reason=reason,
+    )
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -133,17 +157,27 @@ def _text(of: dict[str, Any], name: str) -> str:
 
 
 async def _whisper(channel: Channel, press: Press, text: str) -> None:
-    await _call(channel, "chat.postEphemeral", {"channel": channel.room, "user": press.member, "text": escape(text)})
+    await _call(
+        channel,
+        "chat.postEphemeral",
+        {"channel": channel.room, "user": press.member, "text": escape(text)},
+    )
 
 
 async def _call(channel: Channel, method: str, payload: dict[str, Any]) -> bool:
     """Best effort: the decision itself never hangs on it."""
     try:
         async with asyncio.timeout(_WHISPER_SECONDS):
-            answer = await call_slack(method, payload, access=channel.access, networks=tuple(channel.allowed_networks))
+            answer = await call_slack(
+                method, payload, access=channel.access, networks=tuple(channel.allowed_networks)
+            )
     except (SlipsnisseError, TimeoutError) as error:
-        log.warning("slack_unreachable", channel=channel.name, method=method, cause=type(error).__name__)
+        log.warning(
+            "slack_unreachable", channel=channel.name, method=method, cause=type(error).__name__
+        )
         return False
     if answer.error:
-        log.warning("slack_answered_with_error", channel=channel.name, method=method, error=answer.error)
+        log.warning(
+            "slack_answered_with_error", channel=channel.name, method=method, error=answer.error
+        )
     return not answer.error

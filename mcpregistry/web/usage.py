@@ -1,4 +1,5 @@
-"""What is used, how fast, what fails and what it costs: a page, the same as a file, and what fails alike."""
+"""What is used, how fast, what fails and what it costs: a page, the same as a file, and what fails
+alike."""
 
 from __future__ import annotations
 
@@ -38,13 +39,16 @@ _TITLES = {
 }
 _MOST_ADVICE = 12
 _MOST_TOOLS = 3  # of a pattern that are named
-_MAY_SEE_BILL = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation"))
+_MAY_SEE_BILL = tuple(
+    f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "invocation")
+)
 _ONE = {"server", "agent", "endpoint", "tool"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Of the table: what its link sorts by, and whether it does now. ``wide``: left out on small screens."""
+    """Of the table: what its link sorts by, and whether it does now. ``wide``: left out on small
+    screens."""
 
     name: str
     title: str
@@ -57,24 +61,35 @@ class _Column:
 _COLUMNS = (
     ("calls", _("Calls"), "", False),
     ("trend", _("Trend"), _("Calls compared with the previous period"), True),
-    ("errors", _("Errors"), _("Failures of the tool, of its server or of this site, excluding refused calls"), False),
+    (
+        "errors",
+        _("Errors"),
+        _("Failures of the tool, of its server or of this site, excluding refused calls"),
+        False,
+    ),
     (
         "p50",
         _("p50"),
-        _("Half of the calls that did not need an approval took less time (accurate to within 19 %)"),
+        _(
+            "Half of the calls that did not need an approval took less time (accurate to within 19 %)"
+        ),
         True,
     ),
     (
         "p95",
         _("p95"),
-        _("95 % of the calls that did not need an approval took less time (accurate to within 19 %)"),
+        _(
+            "95 % of the calls that did not need an approval took less time (accurate to within 19 %)"
+        ),
         False,
     ),
     ("result_tokens", _("Result tokens"), _("About one token per four characters"), True),
     (
         "definition_tokens",
         _("Definitions"),
-        _("Approximate number of tokens that the definitions add to each turn of a model that sees them"),
+        _(
+            "Approximate number of tokens that the definitions add to each turn of a model that sees them"
+        ),
         True,
     ),
     (
@@ -92,34 +107,71 @@ _COLUMNS = (
 @page("view_invocation")
 def index(request: HttpRequest) -> HttpResponse:
     """The page: rows of one kind in a period, sorted and narrowed by the address."""
-    by, period, wanted, sort = _by(request), _period(request), _wanted(request), _sort(request)
+    by = _by(request)
+    period = _period(request)
+    wanted = _wanted(request)
+    sort = _sort(request)
     now = timezone.now()
     found = queries.usage(by, period, now=now, wanted=wanted)
-    rows, number = found.rows, _number(request, len(found.rows))
+    rows = found.rows
+    number = _number(request, len(found.rows))
     page = slice((number - 1) * _PAGE, number * _PAGE)
     shown = ordered_page(rows, sort, page, by, now=now, wanted=wanted)
     advised = queries.ordered((row for row in rows if row.advice), sort)
     advice = with_definitions(advised[:_MOST_ADVICE], by, now=now, wanted=wanted)
     context = _common(request, period, wanted) | {
-        "title": _("Usage"), "by": by, "kind": _TITLES[by], "tabs": [(each, title, _with(request, by=each, sort="", page="")) for each, title in _TABS.items()],
-        "total": found.total, "columns": _columns(request, sort, by), "rows": [(row, _links(row, by, request, period), row.codes[:1], row.codes[1:]) for row in shown],
-        "count": len(rows), "first": (number - 1) * _PAGE + 1, "last": (number - 1) * _PAGE + len(shown),
+        "title": _("Usage"),
+        "by": by,
+        "kind": _TITLES[by],
+        "tabs": [
+            (each, title, _with(request, by=each, sort="", page=""))
+            for each, title in _TABS.items()
+        ],
+        "total": found.total,
+        "columns": _columns(request, sort, by),
+        "rows": [
+            (row, _links(row, by, request, period), row.codes[:1], row.codes[1:]) for row in shown
+        ],
+        "count": len(rows),
+        "first": (number - 1) * _PAGE + 1,
+        "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
         "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",
-        "advised": [_advised(row, by, request, period) for row in advice], "more_advised": len(advised) - _MOST_ADVICE,
-        "live_from": found.live_from, "missing_from": found.missing_from, "csv": request.GET.urlencode(),
-    }  # fmt: skip
+        "advised": [_advised(row, by, request, period) for row in advice],
+        "more_advised": len(advised) - _MOST_ADVICE,
+        "live_from": found.live_from,
+        "missing_from": found.missing_from,
+        "csv": request.GET.urlencode(),
+    }
     return show(request, "usage/index.html", context)
 
 
 @page("view_invocation")
 def as_csv(request: HttpRequest) -> HttpResponse:
     """All rows of the page, for spreadsheets; times are milliseconds."""
-    by, period, wanted, now = _by(request), _period(request), _wanted(request), timezone.now()
+    by = _by(request)
+    period = _period(request)
+    wanted = _wanted(request)
+    now = timezone.now()
     found = queries.usage(by, period, now=now, wanted=wanted)
     rows = ordered_page(found.rows, _sort(request), slice(None), by, now=now, wanted=wanted)
-    columns = ("server", str(by), "calls", "calls before", "errors", "refused", "codes", "p50 ms", "p95 ms", "p95 ms before",
-               "result tokens", "definition tokens", "dollars", "last used", "advice")  # fmt: skip
+    columns = (
+        "server",
+        str(by),
+        "calls",
+        "calls before",
+        "errors",
+        "refused",
+        "codes",
+        "p50 ms",
+        "p95 ms",
+        "p95 ms before",
+        "result tokens",
+        "definition tokens",
+        "dollars",
+        "last used",
+        "advice",
+    )
     lines = map(_line, rows)
     return csv_of(f"usage-by-{by}-{period.name}", columns, lines)  # type: ignore[return-value]
 
@@ -129,10 +181,22 @@ def _line(row: Row) -> tuple[Any, ...]:
     codes = "; ".join(f"{code} {count}" for code, count in row.codes)
     last = tally.last.isoformat(timespec="seconds") if tally.last else ""
     return (
-        row.server, row.name, tally.calls, row.before.calls, tally.errors, tally.refused, codes, _rounded(row.p50),
-        _rounded(row.p95), _rounded(row.before.p95), row.result_tokens, row.definition_tokens, row.dollars, last,
+        row.server,
+        row.name,
+        tally.calls,
+        row.before.calls,
+        tally.errors,
+        tally.refused,
+        codes,
+        _rounded(row.p50),
+        _rounded(row.p95),
+        _rounded(row.before.p95),
+        row.result_tokens,
+        row.definition_tokens,
+        row.dollars,
+        last,
         " ".join(each.words for each in row.advice),
-    )  # fmt: skip
+    )
 
 
 def _rounded(value: float | None) -> float | None:
@@ -142,15 +206,21 @@ def _rounded(value: float | None) -> float | None:
 @page("view_invocation")
 def failures(request: HttpRequest) -> HttpResponse:
     """What failed alike: the same code and shape of words is one row."""
-    period, wanted = _period(request), _wanted(request)
+    period = _period(request)
+    wanted = _wanted(request)
     found = failures_of.patterns(period, now=timezone.now(), wanted=wanted)
     rows = [_failing(each, period) for each in found.rows]
-    context = _common(request, period, wanted) | {"title": _("Failures"), "rows": rows, "cut": found.cut}
+    context = _common(request, period, wanted) | {
+        "title": _("Failures"),
+        "rows": rows,
+        "cut": found.cut,
+    }
     return show(request, "usage/failures.html", context)
 
 
 def _failing(each: Pattern, period: Period) -> tuple[Pattern, list[tuple[ToolCount, str]], int]:
-    """A pattern, its tools with the addresses of their calls that have this code, and how many more tools there are."""
+    """A pattern, its tools with the addresses of their calls that have this code, and how many more
+    tools there are."""
     calls = reverse("admin:mcpregistry_invocation_changelist")
     tools = []
     for tool in each.tools[:_MOST_TOOLS]:
@@ -164,14 +234,20 @@ def _failing(each: Pattern, period: Period) -> tuple[Pattern, list[tuple[ToolCou
 
 def _common(request: HttpRequest, period: Period, wanted: Wanted) -> dict[str, Any]:
     return {
-        "period": period, "periods": [(each, _with(request, period=each.name, page="")) for each in PERIODS.values()],
-        "values": wanted, "given": {name: request.GET[name] for name in ("by", "period", "sort", "tool") if name in request.GET},
+        "period": period,
+        "periods": [(each, _with(request, period=each.name, page="")) for each in PERIODS.values()],
+        "values": wanted,
+        "given": {
+            name: request.GET[name]
+            for name in ("by", "period", "sort", "tool")
+            if name in request.GET
+        },
         "narrowed": bool(wanted.search or any(getattr(wanted, name) for name in _ONE)),
         "all": _with(request, server="", agent="", endpoint="", tool="", search="", page=""),
         "servers": list(Server.objects.order_by("slug").values_list("slug", flat=True)),
         "agents": list(Agent.objects.order_by("slug").values_list("slug", flat=True)),
         "endpoints": list(Endpoint.objects.order_by("slug").values_list("slug", flat=True)),
-    }  # fmt: skip
+    }
 
 
 def _by(request: HttpRequest) -> By:
@@ -221,14 +297,16 @@ def _columns(request: HttpRequest, sort: str, by: By) -> list[_Column]:
     for name, title, hint, wide in (("name", _TITLES[by], "", False), *_COLUMNS):
         now = {name: "ascending", f"-{name}": "descending"}.get(sort, "")
         other = name if now == "descending" or (name == "name" and not now) else f"-{name}"
-        found.append(_Column(name, str(title), str(hint), wide, _with(request, sort=other, page=""), now))
+        found.append(
+            _Column(name, str(title), str(hint), wide, _with(request, sort=other, page=""), now)
+        )
     return found
 
 
 def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, str]:
-    """``calls``: the calls of the row, by the filters of the page; ``inside``: what it consists of, or the tool itself;
-    ``failures``: alike ones; ``bill``: the definitions one by one. Empty for names that nothing has, which no list can be
-    narrowed to."""
+    """``calls``: the calls of the row, by the filters of the page; ``inside``: what it consists of,
+    or the tool itself; ``failures``: alike ones; ``bill``: the definitions one by one. Empty for
+    names that nothing has, which no list can be narrowed to."""
     wanted = _wanted(request)
     filters = {
         "server": wanted.server,
@@ -236,16 +314,33 @@ def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, 
         "agent": wanted.agent,
         "endpoint_slug": wanted.endpoint,
     }
-    names = {By.TOOL: {"server": row.server, "tool_name": row.name}, By.EXPERT: {"server": row.server, "tool_name": row.name},
-             By.SERVER: {"server": row.name}, By.AGENT: {"agent": row.name}, By.ENDPOINT: {"endpoint_slug": row.name}}  # fmt: skip
+    names = {
+        By.TOOL: {"server": row.server, "tool_name": row.name},
+        By.EXPERT: {"server": row.server, "tool_name": row.name},
+        By.SERVER: {"server": row.name},
+        By.AGENT: {"agent": row.name},
+        By.ENDPOINT: {"endpoint_slug": row.name},
+    }
     calls = _query(**(filters | names[by]), period=period.of_calls)
-    inside = reverse("admin:mcpregistry_tool_change", args=[row.pk]) if by is By.TOOL and row.pk else ""
+    inside = (
+        reverse("admin:mcpregistry_tool_change", args=[row.pk]) if by is By.TOOL and row.pk else ""
+    )
     if by in {By.SERVER, By.AGENT, By.ENDPOINT}:
-        inside = f"?{_with(request, by='tool', page='', sort='', search='', **{str(by): row.name})}" if row.name else ""
-    alike = {By.TOOL: {"server": row.server, "tool": row.name}, By.EXPERT: {"server": row.server, "tool": row.name}, By.SERVER: {"server": row.name}}  # fmt: skip
+        inside = (
+            f"?{_with(request, by='tool', page='', sort='', search='', **{str(by): row.name})}"
+            if row.name
+            else ""
+        )
+    alike = {
+        By.TOOL: {"server": row.server, "tool": row.name},
+        By.EXPERT: {"server": row.server, "tool": row.name},
+        By.SERVER: {"server": row.name},
+    }
     failing = _query(**alike[by], period=period.name) if by in alike and row.tally.errors else ""
     return {
-        "calls": f"{reverse('admin:mcpregistry_invocation_changelist')}?{calls}" if row.name else "",
+        "calls": f"{reverse('admin:mcpregistry_invocation_changelist')}?{calls}"
+        if row.name
+        else "",
         "inside": inside,
         "failures": f"{reverse('usage:failures')}?{failing}" if failing else "",
         "bill": _bill(row, by, request),
@@ -273,7 +368,11 @@ def _advised(
 
 def _bill(row: Row, by: By, request: HttpRequest) -> str:
     """The context bill of an agent or endpoint, for people who may see it."""
-    if by not in {By.AGENT, By.ENDPOINT} or not row.definition or not request.user.has_perms(_MAY_SEE_BILL):
+    if (
+        by not in {By.AGENT, By.ENDPOINT}
+        or not row.definition
+        or not request.user.has_perms(_MAY_SEE_BILL)
+    ):
         return ""
     wanted = _wanted(request)
     named = {"agent": wanted.agent, "endpoint": wanted.endpoint} | {str(by): row.name}

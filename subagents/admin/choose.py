@@ -29,35 +29,51 @@ class ChoosePage:
         self.admin = admin
         self._form = AddEntryPage(admin)
 
-    def __call__(self, request: HttpRequest, object_id: str, entry_id: int, number: int) -> HttpResponse:
+    def __call__(
+        self, request: HttpRequest, object_id: str, entry_id: int, number: int
+    ) -> HttpResponse:
         """Show the form; a POST adds what was shown and applies the proposal by it, or neither."""
         proposal = self.admin.get_object(request, object_id)
         if proposal is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
         entries = {each.pk: each for each in listed.proposed(proposal.request.result)}
         if entry_id not in entries or proposal.state != ProposalState.WAITING:
-            self.admin.message_user(request, gettext("This entry can no longer be chosen here."), messages.ERROR)
+            self.admin.message_user(
+                request, gettext("This entry can no longer be chosen here."), messages.ERROR
+            )
             return HttpResponseRedirect(page_of(proposal))
         if not request.user.has_perm("subagents.decide_proposal"):
             raise PermissionDenied
         use = Use(proposal.request.server_slug, proposal, partial(self._apply, proposal))
         return self._form.answer(request, entries[entry_id], number, use)
 
-    def _apply(self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: Wish) -> tuple[Model, str]:
+    def _apply(
+        self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: Wish
+    ) -> tuple[Model, str]:
         choice = proposals.Choice(entry, wish)
         user = cast(User, request.user)
-        done = proposals.apply(proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice)
+        done = proposals.apply(
+            proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice
+        )
         return done, gettext(
             "Your choice was applied: the server is now a draft, or its package was requested and waits for approval."
         )
 
 
 def choices(proposal: Proposal) -> list[dict[str, Any]]:
-    """The entries that a proposal names, each with its usable ways and the address of their forms."""
+    """The entries that a proposal names, each with its usable ways and the address of their
+    forms."""
     return [
-        {"entry": entry, "ways": [(way, _address(proposal, entry, number)) for number, way in enumerate(ways_here(entry)) if not way.problem]}
+        {
+            "entry": entry,
+            "ways": [
+                (way, _address(proposal, entry, number))
+                for number, way in enumerate(ways_here(entry))
+                if not way.problem
+            ],
+        }
         for entry in listed.proposed(proposal.request.result)
-    ]  # fmt: skip
+    ]
 
 
 def _address(proposal: Proposal, entry: RegistryEntry, number: int) -> str:

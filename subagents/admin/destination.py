@@ -1,4 +1,5 @@
-"""Confirming a provider's destination: where its key, and all that runs ask its models, would go."""
+"""Confirming a provider's destination: where its key, and all that runs ask its models, would
+go."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class DestinationPage(ConfirmPage[Provider]):
     template = "admin/subagents/confirm_destination.html"
 
     def title(self, record: Provider) -> str:
-        return gettext("Confirm where the key of {provider} is sent").format(provider=printable(record.slug))
+        return gettext("Confirm where the key of {provider} is sent").format(
+            provider=printable(record.slug)
+        )
 
     def confirm(self, record: Provider, *, shown: str, actor: str, user: object) -> str:
         providers.confirm_destination(provider=record, actor=actor, shown=shown, user=user)

@@ -1,4 +1,5 @@
-"""Hosted agents: the expert tool of each, how often it checks for messages, and what its cycles did."""
+"""Hosted agents: the expert tool of each, how often it checks for messages, and what its cycles
+did."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ def state_of(row: EffortAgent) -> str:
     """A key of ``STATE_COLOURS``."""
     if not row.enabled:
         return "disabled"
-    return "running" if row.lease_until and row.lease_until > database_now() else "waiting for a worker"
+    return (
+        "running"
+        if row.lease_until and row.lease_until > database_now()
+        else "waiting for a worker"
+    )
 
 
 def _answer_all(request: HttpRequest, row: EffortAgent) -> str:
@@ -50,11 +55,19 @@ class EffortAgentAdmin(RecordAdmin):
     fields = ("expert", "enabled", "cycle_seconds", "supervises")
     change_form_outer_before_template = "admin/subagents/effort.html"
     verbs = (
-        Verb("answer-all", _("Answer all conversations"), "subagents.change_effortagent", "forum",
-             _("The model has restricted the hosted agent to one conversation. Let it answer in all of them "
-             "again."), _answer_all,
-             applies=lambda row: bool(row.focus)),
-    )  # fmt: skip
+        Verb(
+            "answer-all",
+            _("Answer all conversations"),
+            "subagents.change_effortagent",
+            "forum",
+            _(
+                "The model has restricted the hosted agent to one conversation. Let it answer in all of them "
+                "again."
+            ),
+            _answer_all,
+            applies=lambda row: bool(row.focus),
+        ),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EffortAgent]:
         return super().get_queryset(request).select_related("expert__agent__energy_pool")

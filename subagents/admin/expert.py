@@ -41,36 +41,54 @@ class ExpertForm(RecordForm[ExpertTool]):
     """An expert tool's fields, its models in order of fallback, and its whitelist."""
 
     tools = forms.ModelMultipleChoiceField(
-        Tool.objects.none(), required=False, label=_("Tools"),
+        Tool.objects.none(),
+        required=False,
+        label=_("Tools"),
         widget=UnfoldAdminSelectMultipleWidget(attrs={"size": 12}),
-        help_text=_("Tools that the model can use. Hold Ctrl (Cmd on a Mac) to select several. To add a whole server, "
-        "grant it to the agent of this expert tool under Grants."),
-    )  # fmt: skip
+        help_text=_(
+            "Tools that the model can use. Hold Ctrl (Cmd on a Mac) to select several. To add a whole server, "
+            "grant it to the agent of this expert tool under Grants."
+        ),
+    )
 
     maintains = forms.MultipleChoiceField(
-        label=_("Maintenance requests"), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label=_("Maintenance requests"),
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
         choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
-        help_text=_("Kinds of maintenance requests that this expert tool handles. Its model uses the operations of "
-        "the background sub-agent and can only propose changes. The tool must take one text argument, and"
-        " each kind can be assigned to only one expert tool."),
-    )  # fmt: skip
+        help_text=_(
+            "Kinds of maintenance requests that this expert tool handles. Its model uses the operations of "
+            "the background sub-agent and can only propose changes. The tool must take one text argument, and"
+            " each kind can be assigned to only one expert tool."
+        ),
+    )
 
     class Meta:
         model = ExpertTool
         exclude = ("targets", "agent")
         labels = {"users": _("Agents")}
-        widgets = {"users": UnfoldAdminSelectMultipleWidget, "endpoints": UnfoldAdminSelectMultipleWidget}
+        widgets = {
+            "users": UnfoldAdminSelectMultipleWidget,
+            "endpoints": UnfoldAdminSelectMultipleWidget,
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         askable = LanguageModel.objects.select_related("provider")
-        chosen = [t.model_id for t in self.instance.ordered_targets.all()] if self.instance.pk else []
+        chosen = (
+            [t.model_id for t in self.instance.ordered_targets.all()] if self.instance.pk else []
+        )
         for place, name in enumerate(_ORDER):
             self.fields[name] = forms.ModelChoiceField(
-                askable, required=place == 0, label=_("Model") if place == 0 else gettext("Fallback {number}").format(number=place),
+                askable,
+                required=place == 0,
+                label=_("Model")
+                if place == 0
+                else gettext("Fallback {number}").format(number=place),
                 help_text=_NO_MODEL if place == 0 and not askable else "",
-                initial=chosen[place] if place < len(chosen) else None, widget=UnfoldAdminSelectWidget,
-            )  # fmt: skip
+                initial=chosen[place] if place < len(chosen) else None,
+                widget=UnfoldAdminSelectWidget,
+            )
         if "tools" in self.fields:
             self.fields["tools"].queryset = Tool.objects.approved().select_related("server")  # type: ignore[attr-defined]
             self.initial["tools"] = experts.whitelist(self.instance) if self.instance.pk else []
@@ -80,7 +98,9 @@ class ExpertForm(RecordForm[ExpertTool]):
 
     def chosen(self) -> list[LanguageModel]:
         """The models in order, each once."""
-        return list(dict.fromkeys(m for name in _ORDER if (m := self.cleaned_data.get(name)) is not None))
+        return list(
+            dict.fromkeys(m for name in _ORDER if (m := self.cleaned_data.get(name)) is not None)
+        )
 
 
 @admin.register(ExpertTool)
@@ -94,27 +114,40 @@ class ExpertToolAdmin(RecordAdmin):
     change_form_outer_before_template = "admin/subagents/expert.html"
     fieldsets = (
         (None, {"fields": (("name", "enabled"), "description", "arguments", "output_schema")}),
-        (_("Models"), {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")}),
+        (
+            _("Models"),
+            {"fields": (("first", "second"), ("third", "fourth"), "system_prompt", "temperature")},
+        ),
         (_("Tools"), {"fields": ("tools", "awaited_tools", "tool_instructions")}),
         (_("Callers"), {"fields": (("users", "endpoints"), "maintains")}),
         (
             _("Limits of one run"),
             {
                 "fields": (
-                    ("max_steps", "max_seconds"), ("max_tokens", "max_cost"), ("max_calls", "parallelism"), "parallel",
-                    ("max_energy", "max_result_bytes"), ("on_server_death", "cache_seconds"),
+                    ("max_steps", "max_seconds"),
+                    ("max_tokens", "max_cost"),
+                    ("max_calls", "parallelism"),
+                    "parallel",
+                    ("max_energy", "max_result_bytes"),
+                    ("on_server_death", "cache_seconds"),
                 )
             },
         ),
-    )  # fmt: skip
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ExpertTool]:
-        return super().get_queryset(request).prefetch_related("ordered_targets__model__provider", "agent__grants")
+        return (
+            super()
+            .get_queryset(request)
+            .prefetch_related("ordered_targets__model__provider", "agent__grants")
+        )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fieldsets
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
         """The fields that the form makes itself are none of the model's."""
         names: list[str] = []
         for _title, group in self.fieldsets:
@@ -132,12 +165,16 @@ class ExpertToolAdmin(RecordAdmin):
         return len(expert.agent.grants.all())
 
     def save(self, request: HttpRequest, row: ExpertTool, form: ExpertForm) -> None:  # type: ignore[override]
-        experts.save_expert(expert=row, targets=form.chosen(), actor=actor(request), rights=request.user.has_perm)
+        experts.save_expert(
+            expert=row, targets=form.chosen(), actor=actor(request), rights=request.user.has_perm
+        )
         experts.set_whitelist(expert=row, tools=form.cleaned_data["tools"], actor=actor(request))
         experts.offer(
-            expert=row, agents=form.cleaned_data["users"], endpoints=form.cleaned_data["endpoints"],
+            expert=row,
+            agents=form.cleaned_data["users"],
+            endpoints=form.cleaned_data["endpoints"],
             actor=actor(request),
-        )  # fmt: skip
+        )
 
     def remove(self, request: HttpRequest, row: ExpertTool) -> None:
         experts.delete_expert(expert=row, actor=actor(request), rights=request.user.has_perm)
@@ -157,7 +194,8 @@ class ExpertToolAdmin(RecordAdmin):
 
 
 def _versions(expert: ExpertTool) -> list[tuple[ExpertVersion, list[Rewording]]]:
-    """The newest, each with what it changed, word by word; the first of all with nothing to compare."""
+    """The newest, each with what it changed, word by word; the first of all with nothing to
+    compare."""
     found = list(expert.versions.all()[: _VERSIONS_SHOWN + 1])
     names = {model.pk: str(model) for model in LanguageModel.objects.select_related("provider")}
     pairs = list(zip(found, [*found[1:], None], strict=True))[:_VERSIONS_SHOWN]
@@ -165,9 +203,12 @@ def _versions(expert: ExpertTool) -> list[tuple[ExpertVersion, list[Rewording]]]
 
 
 def _changes(old: ExpertVersion, new: ExpertVersion, names: dict[int, str]) -> list[Rewording]:
-    before, after = json.loads(old.body), json.loads(new.body)
+    before = json.loads(old.body)
+    after = json.loads(new.body)
     for body in (before, after):
-        body["targets"] = [names.get(pk, gettext("a deleted model ({id})").format(id=pk)) for pk in body["targets"]]
+        body["targets"] = [
+            names.get(pk, gettext("a deleted model ({id})").format(id=pk)) for pk in body["targets"]
+        ]
     return [
         Rewording(field, tuple(words(readable(before.get(field)), readable(after.get(field)))))
         for field in sorted({*before, *after})

@@ -80,15 +80,27 @@ def build_commands(row: Headend, model: str) -> list[tuple[str, str]]:
     if row.kind == HeadendKind.OPENAI:
         asked = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
         return [
-            ("curl", f"curl {address}/chat/completions -H 'Authorization: Bearer {_TOKEN}' \\\n  -H 'Content-Type: application/json' -d '{asked}'"),
+            (
+                "curl",
+                f"curl {address}/chat/completions -H 'Authorization: Bearer {_TOKEN}' \\\n  -H 'Content-Type: application/json' -d '{asked}'",
+            ),
             ("Python, package openai", f'OpenAI(base_url="{address}", api_key="{_TOKEN}")'),
-            ("Open WebUI, LibreChat and others", f"Base URL: {address}\nAPI key: {_TOKEN}\nModel: {model}"),
-            ("Codex", f'model = "{model}"\nmodel_provider = "slipsnisse"\n\n[model_providers.slipsnisse]\nname = "Slipsnisse"\nbase_url = "{address}"\nenv_key = "SLIPSNISSE_TOKEN"\nwire_api = "responses"'),
-        ]  # fmt: skip
+            (
+                "Open WebUI, LibreChat and others",
+                f"Base URL: {address}\nAPI key: {_TOKEN}\nModel: {model}",
+            ),
+            (
+                "Codex",
+                f'model = "{model}"\nmodel_provider = "slipsnisse"\n\n[model_providers.slipsnisse]\nname = "Slipsnisse"\nbase_url = "{address}"\nenv_key = "SLIPSNISSE_TOKEN"\nwire_api = "responses"',
+            ),
+        ]
     if row.kind == HeadendKind.ANTHROPIC:
         return [
             ("Python, package anthropic", f'Anthropic(base_url="{address}", api_key="{_TOKEN}")'),
-            ("Claude Code", f"ANTHROPIC_BASE_URL={address} ANTHROPIC_AUTH_TOKEN={_TOKEN} claude --model {model}"),
+            (
+                "Claude Code",
+                f"ANTHROPIC_BASE_URL={address} ANTHROPIC_AUTH_TOKEN={_TOKEN} claude --model {model}",
+            ),
         ]
     if row.kind == HeadendKind.REST:
         return [

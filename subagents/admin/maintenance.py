@@ -1,4 +1,5 @@
-"""The background sub-agent's pages: ask it for something, watch it work, stop it, and decide what it proposes."""
+"""The background sub-agent's pages: ask it for something, watch it work, stop it, and decide what
+it proposes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ from subagents.domain.maintenance import Kind, Priority, ProposalState, State, W
 from subagents.maintenance import proposals, queue, supervision
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
-STATE_COLOURS = {"completed": "success", "failed": "danger", "in_progress": "info", "queued": "info"}
+STATE_COLOURS = {
+    "completed": "success",
+    "failed": "danger",
+    "in_progress": "info",
+    "queued": "info",
+}
 PROPOSAL_COLOURS = {"waiting": "warning", "applied": "success", "declined": "info"}
 MAY_SWITCH = "mcpregistry.change_configuration"
 MESSAGES_SHOWN = 50  # the newest: one that is paused and resumed all day has many
@@ -49,22 +55,37 @@ class AskForm(forms.ModelForm):  # type: ignore[type-arg]
         widget=UnfoldAdminSelectWidget,
     )
     server = forms.SlugField(
-        required=False, max_length=63, widget=UnfoldAdminTextInputWidget,
-        help_text=_("Short name of the server, or the name for a new server. Leave this field empty for a search."),
-    )  # fmt: skip
+        required=False,
+        max_length=63,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=_(
+            "Short name of the server, or the name for a new server. Leave this field empty for a search."
+        ),
+    )
     words = forms.CharField(
-        required=False, max_length=200, label=_("Text"), widget=UnfoldAdminTextInputWidget,
+        required=False,
+        max_length=200,
+        label=_("Text"),
+        widget=UnfoldAdminTextInputWidget,
         help_text=_("What to search for, what the server is for, or why it should be deleted."),
-    )  # fmt: skip
+    )
     for_agent = NameField(
-        "agent", Agent.objects.order_by("slug"), required=False, empty_label=_("no agent"), label=_("For agent"),
-        help_text=_("For a trial: the agent to which the proposed tools are granted. If empty, the tools are approved"
-        " but not granted."),
-    )  # fmt: skip
+        "agent",
+        Agent.objects.order_by("slug"),
+        required=False,
+        empty_label=_("no agent"),
+        label=_("For agent"),
+        help_text=_(
+            "For a trial: the agent to which the proposed tools are granted. If empty, the tools are approved"
+            " but not granted."
+        ),
+    )
     priority = forms.TypedChoiceField(
-        coerce=int, initial=Priority.MEDIUM, choices=[(each.value, each.name.lower()) for each in Priority],
+        coerce=int,
+        initial=Priority.MEDIUM,
+        choices=[(each.value, each.name.lower()) for each in Priority],
         widget=UnfoldAdminSelectWidget,
-    )  # fmt: skip
+    )
 
     class Meta:
         model = MaintenanceRequest
@@ -133,14 +154,35 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
     list_before_template = "admin/subagents/switch.html"
     change_form_outer_before_template = "admin/subagents/maintenance.html"
     verbs = (
-        Verb("cancel", _("Cancel request"), "subagents.change_maintenancerequest", "cancel", _("End the request now."), _cancel,
-             applies=lambda row: row.finished_at is None, style="danger"),
-        Verb("pause", _("Pause request"), "subagents.change_maintenancerequest", "pause",
-             _("Pause the request until it is resumed."), _pause,
-             applies=lambda row: row.finished_at is None and row.wish == ""),
-        Verb("resume", _("Resume request"), "subagents.change_maintenancerequest", "play_arrow", _("Continue the request."), _resume,
-             applies=lambda row: row.finished_at is None and row.wish == Wish.PAUSE),
-    )  # fmt: skip
+        Verb(
+            "cancel",
+            _("Cancel request"),
+            "subagents.change_maintenancerequest",
+            "cancel",
+            _("End the request now."),
+            _cancel,
+            applies=lambda row: row.finished_at is None,
+            style="danger",
+        ),
+        Verb(
+            "pause",
+            _("Pause request"),
+            "subagents.change_maintenancerequest",
+            "pause",
+            _("Pause the request until it is resumed."),
+            _pause,
+            applies=lambda row: row.finished_at is None and row.wish == "",
+        ),
+        Verb(
+            "resume",
+            _("Resume request"),
+            "subagents.change_maintenancerequest",
+            "play_arrow",
+            _("Continue the request."),
+            _resume,
+            applies=lambda row: row.finished_at is None and row.wish == Wish.PAUSE,
+        ),
+    )
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.switch_view)
@@ -152,7 +194,9 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
             supervision.switch(on=to == "on", actor=actor(request))
         return HttpResponseRedirect(reverse(f"admin:{self._name('changelist')}"))
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         on = Configuration.load().sub_agent_enabled
         facts = {"sub_agent_on": on, "may_switch": request.user.has_perm(MAY_SWITCH)}
         return super().changelist_view(request, facts | (extra_context or {}))
@@ -169,12 +213,16 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def save(self, request: HttpRequest, row: Any, form: Any) -> None:
         asked = queue.ask(
-            kind=Kind(form.cleaned_data["kind"]), params=form.params(), actor=actor(request),
+            kind=Kind(form.cleaned_data["kind"]),
+            params=form.params(),
+            actor=actor(request),
             priority=Priority(form.cleaned_data["priority"]),
-        )  # fmt: skip
+        )
         row.__dict__.update(asked.__dict__)
 
-    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
         """To its page, where one can watch it."""
         return HttpResponseRedirect(reverse(f"admin:{self._name('change')}", args=[obj.pk]))
 
@@ -203,7 +251,9 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
         return _context(row) | {"live_url": self.live_url(row)}
 
     def live_part(self, request: HttpRequest, row: MaintenanceRequest, name: str) -> Part:
-        return Part("admin/subagents/maintenance_state.html", _context(row), row.finished_at is None)
+        return Part(
+            "admin/subagents/maintenance_state.html", _context(row), row.finished_at is None
+        )
 
 
 def _context(row: MaintenanceRequest) -> dict[str, Any]:
@@ -220,7 +270,9 @@ def _context(row: MaintenanceRequest) -> dict[str, Any]:
         "took": (until - row.started_at).total_seconds() if row.started_at else None,
         "server": Server.objects.filter(slug=row.server_slug).first() if row.server_slug else None,
         "trial": TrialReport.objects.filter(request=row).first() if row.kind == Kind.TRY else None,
-        "proposal": Proposal.objects.filter(request=row).first() if row.state == State.COMPLETED else None,
+        "proposal": Proposal.objects.filter(request=row).first()
+        if row.state == State.COMPLETED
+        else None,
     }
 
 
@@ -233,7 +285,8 @@ def _apply(request: HttpRequest, row: Proposal) -> str:
 
 
 def _can_be_applied(row: Proposal) -> bool:
-    """A new server of which nothing is known but its name cannot: an entry is chosen, or it is added by hand."""
+    """A new server of which nothing is known but its name cannot: an entry is chosen, or it is
+    added by hand."""
     return row.state == ProposalState.WAITING and bool(row.fields or row.request.kind != Kind.ADD)
 
 
@@ -254,16 +307,35 @@ class ProposalAdmin(ReadOnlyAdmin):
     fields = ("shown", "shown_state", "reason", "decided_by", "decided_at", "created_at")
     change_form_outer_before_template = "admin/subagents/proposal.html"
     verbs = (
-        Verb("apply", _("Apply proposal"), "subagents.decide_proposal", "check", _("Make this change."), _apply,
-             applies=_can_be_applied, style="primary"),
-        Verb("decline", _("Decline proposal"), "subagents.decide_proposal", "close", _("Change nothing."), _decline,
-             applies=lambda row: row.state == ProposalState.WAITING),
-    )  # fmt: skip
+        Verb(
+            "apply",
+            _("Apply proposal"),
+            "subagents.decide_proposal",
+            "check",
+            _("Make this change."),
+            _apply,
+            applies=_can_be_applied,
+            style="primary",
+        ),
+        Verb(
+            "decline",
+            _("Decline proposal"),
+            "subagents.decide_proposal",
+            "close",
+            _("Change nothing."),
+            _decline,
+            applies=lambda row: row.state == ProposalState.WAITING,
+        ),
+    )
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(ChoosePage(self))
         return [
-            path("<path:object_id>/choose/<int:entry_id>/<int:number>/", view, name=self._name("choose")),
+            path(
+                "<path:object_id>/choose/<int:entry_id>/<int:number>/",
+                view,
+                name=self._name("choose"),
+            ),
             *super().get_urls(),
         ]
 
@@ -280,8 +352,11 @@ class ProposalAdmin(ReadOnlyAdmin):
         now = {name: getattr(row.server, name) for name in row.fields} if row.server else {}
         fields = row.fields
         if not may_see_secrets_of_launch(cast(User, request.user)):
-            now, fields = without_secrets(now), without_secrets(fields)
-        changes = [(name.replace("_", " "), now.get(name, ""), value) for name, value in fields.items()]
+            now = without_secrets(now)
+            fields = without_secrets(fields)
+        changes = [
+            (name.replace("_", " "), now.get(name, ""), value) for name, value in fields.items()
+        ]
         return {
             "proposed": row,
             "changes": changes,

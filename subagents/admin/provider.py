@@ -38,26 +38,44 @@ class ProviderForm(RecordForm[Provider]):
 
     key = SecretField(label=_("API key"))
     remove_key = forms.BooleanField(
-        required=False, label=_("Remove the stored key"), widget=UnfoldBooleanSwitchWidget,
-    )  # fmt: skip
+        required=False,
+        label=_("Remove the stored key"),
+        widget=UnfoldBooleanSwitchWidget,
+    )
     headers = SecretsField(
-        label=_("Headers"), placeholder="X-Team=tools",
+        label=_("Headers"),
+        placeholder="X-Team=tools",
         help_text=format_lazy(
-            _("One NAME=value per line, sent with every request. Leave {mask} to keep a stored value."), mask=MASK
+            _(
+                "One NAME=value per line, sent with every request. Leave {mask} to keep a stored value."
+            ),
+            mask=MASK,
         ),
-    )  # fmt: skip
+    )
 
     allowed_networks = WordsField(
-        rows=2, placeholder="127.0.0.1/32",
-        help_text=_("Private networks in which this provider can be reached, one per line. If empty, only public "
-        "addresses are allowed."),
-    )  # fmt: skip
+        rows=2,
+        placeholder="127.0.0.1/32",
+        help_text=_(
+            "Private networks in which this provider can be reached, one per line. If empty, only public "
+            "addresses are allowed."
+        ),
+    )
 
     class Meta:
         model = Provider
         fields = (
-            "slug", "kind", "base_url", "allowed_networks", "key", "headers", "options", "tool_choice", "timeout", "enabled",
-        )  # fmt: skip
+            "slug",
+            "kind",
+            "base_url",
+            "allowed_networks",
+            "key",
+            "headers",
+            "options",
+            "tool_choice",
+            "timeout",
+            "enabled",
+        )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -98,7 +116,9 @@ _NO_KEY = _(
 
 def _test(request: HttpRequest, provider: Provider) -> str:
     model = providers.request_test(provider=provider, actor=actor(request))
-    return gettext("A worker is asking {model} for one word.").format(model=printable(str(model), 120))
+    return gettext("A worker is asking {model} for one word.").format(
+        model=printable(str(model), 120)
+    )
 
 
 def _is_draft(provider: Provider) -> bool:
@@ -110,37 +130,73 @@ class ProviderAdmin(LiveAdmin):
     """Providers; a button lets a worker ask the first model for one word."""
 
     form = ProviderForm
-    list_display = ("slug", "shown_state", "kind", "base_url", "has_key", "model_count", "tested", "enabled")
+    list_display = (
+        "slug",
+        "shown_state",
+        "kind",
+        "base_url",
+        "has_key",
+        "model_count",
+        "tested",
+        "enabled",
+    )
     list_filter = ("kind", "enabled")
     ordering = ("slug",)
     search_fields = ("slug", "base_url")
     change_form_outer_before_template = "admin/subagents/provider.html"
     fieldsets = (
         (None, {"fields": (("slug", "kind"), "base_url", "key", "enabled")}),
-        (_("Requests"), {"fields": (("timeout", "tool_choice"), "headers", "allowed_networks", "options")}),
+        (
+            _("Requests"),
+            {"fields": (("timeout", "tool_choice"), "headers", "allowed_networks", "options")},
+        ),
     )
     verbs = (
-        Verb("confirm", _("Confirm provider"), MAY_CONFIRM, "verified_user", _("Check where the key would be sent, then confirm it."),
-             page="subagents_provider_confirm", applies=_is_draft, style="primary"),
-        Verb("test", _("Test provider"), "subagents.change_provider", "network_check",
-             _("Ask the first model of the provider for one word. This costs next to nothing."), _test,
-             applies=lambda provider: not _is_draft(provider)),
-    )  # fmt: skip
+        Verb(
+            "confirm",
+            _("Confirm provider"),
+            MAY_CONFIRM,
+            "verified_user",
+            _("Check where the key would be sent, then confirm it."),
+            page="subagents_provider_confirm",
+            applies=_is_draft,
+            style="primary",
+        ),
+        Verb(
+            "test",
+            _("Test provider"),
+            "subagents.change_provider",
+            "network_check",
+            _("Ask the first model of the provider for one word. This costs next to nothing."),
+            _test,
+            applies=lambda provider: not _is_draft(provider),
+        ),
+    )
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(DestinationPage(self))
-        return [path("<path:object_id>/confirm/", page, name="subagents_provider_confirm"), *super().get_urls()]
+        return [
+            path("<path:object_id>/confirm/", page, name="subagents_provider_confirm"),
+            *super().get_urls(),
+        ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Only a stored key can be removed."""
         if obj is None or not obj.sealed_key or not self.has_change_permission(request, obj):
             return self.fieldsets
         (title, _), *others = self.fieldsets
-        return [(title, {"fields": (("slug", "kind"), "base_url", ("key", "remove_key"), "enabled")}), *others]
+        return [
+            (title, {"fields": (("slug", "kind"), "base_url", ("key", "remove_key"), "enabled")}),
+            *others,
+        ]
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
         """The fields that the form makes itself are none of the model's."""
-        return super().get_form(request, obj, change, **kwargs | {"fields": ProviderForm.Meta.fields})
+        return super().get_form(
+            request, obj, change, **kwargs | {"fields": ProviderForm.Meta.fields}
+        )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Provider]:
         return super().get_queryset(request).annotate(models_there=Count("models"))
@@ -157,7 +213,10 @@ class ProviderAdmin(LiveAdmin):
     def model_count(self, provider: Provider) -> int:
         return int(provider.models_there)  # type: ignore[attr-defined]
 
-    @display(description=_("last test"), label={"works": "success", "failed": "danger", "in progress": "info"})
+    @display(
+        description=_("last test"),
+        label={"works": "success", "failed": "danger", "in progress": "info"},
+    )
     def tested(self, provider: Provider) -> str:
         if provider.being_tested:
             return "in progress"
@@ -167,10 +226,15 @@ class ProviderAdmin(LiveAdmin):
 
     def save(self, request: HttpRequest, row: Provider, form: ProviderForm) -> None:  # type: ignore[override]
         providers.save_provider(
-            provider=row, actor=actor(request), key=form.key_to_store(), headers=form.cleaned_data["headers"]
+            provider=row,
+            actor=actor(request),
+            key=form.key_to_store(),
+            headers=form.cleaned_data["headers"],
         )
         if draft := row.draft_problem():
-            self.message_user(request, printable(f"{draft.sentence} {draft.remedy}", 1_000), messages.WARNING)
+            self.message_user(
+                request, printable(f"{draft.sentence} {draft.remedy}", 1_000), messages.WARNING
+            )
 
     def remove(self, request: HttpRequest, row: Provider) -> None:
         providers.delete_provider(provider=row, actor=actor(request))
@@ -179,14 +243,18 @@ class ProviderAdmin(LiveAdmin):
         add = reverse("admin:subagents_languagemodel_add")
         return self.live_part(request, row, "").context | {
             "models": row.models.order_by("name"),
-            "add_url": f"{add}?provider={row.pk}" if request.user.has_perm("subagents.add_languagemodel") else "",
+            "add_url": f"{add}?provider={row.pk}"
+            if request.user.has_perm("subagents.add_languagemodel")
+            else "",
             "problem": provider_problem(row),
             "live_url": self.live_url(row),
         }
 
     def live_part(self, request: HttpRequest, row: Provider, name: str) -> Part:
         late = row.being_tested and row.test_asked_at and timezone.now() - row.test_asked_at > _LATE
-        return Part("admin/subagents/provider_test.html", {"provider": row, "late": late}, row.being_tested)
+        return Part(
+            "admin/subagents/provider_test.html", {"provider": row, "late": late}, row.being_tested
+        )
 
 
 @admin.register(LanguageModel)
@@ -194,28 +262,48 @@ class LanguageModelAdmin(RecordAdmin):
     """Models with windows and prices; prices that a person changes are dated today."""
 
     list_display = (
-        "name", "provider", "context_window", "price_in", "price_out", "prices_from", "compared", "enabled",
-    )  # fmt: skip
+        "name",
+        "provider",
+        "context_window",
+        "price_in",
+        "price_out",
+        "prices_from",
+        "compared",
+        "enabled",
+    )
     list_filter = ("provider", "enabled", "free")
     list_select_related = ("provider",)
     search_fields = ("name", "provider__slug")
     autocomplete_fields = ("provider",)
     fieldsets = (
-        (None, {"fields": (("provider", "name"), ("context_window", "max_output"), ("buffer_tokens", "tokenizer"),
-                           ("enabled", "compared"))}),
+        (
+            None,
+            {
+                "fields": (
+                    ("provider", "name"),
+                    ("context_window", "max_output"),
+                    ("buffer_tokens", "tokenizer"),
+                    ("enabled", "compared"),
+                )
+            },
+        ),
         (
             _("Prices in US dollars per million tokens"),
             {
                 "fields": (
-                    ("input_price", "output_price"), ("cache_read_price", "cache_write_price"), ("free", "prices_from"),
+                    ("input_price", "output_price"),
+                    ("cache_read_price", "cache_write_price"),
+                    ("free", "prices_from"),
                 ),
-                "description": _("The command manage.py modelprices fills in missing context windows and prices of "
+                "description": _(
+                    "The command manage.py modelprices fills in missing context windows and prices of "
                     "models that it knows. A money budget refuses a model without prices. Prices that you change "
-                    "get today's date."),
+                    "get today's date."
+                ),
             },
         ),
         (_("Requests"), {"fields": ("tool_choice", "overrides")}),
-    )  # fmt: skip
+    )
 
     @display(description=_("input, $/M"), ordering="input_price")
     def price_in(self, model: LanguageModel) -> str:
@@ -229,8 +317,12 @@ class LanguageModelAdmin(RecordAdmin):
             return "free"
         return "unknown" if model.output_price is None else exactly(model.output_price)
 
-    def save(self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm[LanguageModel]) -> None:
-        if "prices_from" not in form.changed_data and any(name.endswith("_price") for name in form.changed_data):
+    def save(
+        self, request: HttpRequest, row: LanguageModel, form: forms.ModelForm[LanguageModel]
+    ) -> None:
+        if "prices_from" not in form.changed_data and any(
+            name.endswith("_price") for name in form.changed_data
+        ):
             row.prices_from = timezone.now().date()
         providers.save_model(model=row, actor=actor(request))
 

@@ -7,7 +7,13 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -53,7 +59,9 @@ _SETTLED = {
 
 def _cancel(request: HttpRequest, run: Run) -> str:
     runs.cancel(run_id=run.pk, actor=actor(request))
-    return gettext("The run stops within a second. A call that was sent to a server is cancelled there.")
+    return gettext(
+        "The run stops within a second. A call that was sent to a server is cancelled there."
+    )
 
 
 def _wake(request: HttpRequest, run: Run) -> str:
@@ -63,16 +71,19 @@ def _wake(request: HttpRequest, run: Run) -> str:
 
 def _again(request: HttpRequest, run: Run) -> str:
     """POST ``version`` (its number) and ``model`` (its id), both optional."""
-    number, model_id = request.POST.get("version", ""), request.POST.get("model", "")
+    number = request.POST.get("version", "")
+    model_id = request.POST.get("model", "")
     model = LanguageModel.objects.filter(pk=_whole(model_id)).first()
     if model_id and model is None:
         raise NotFound("The model no longer exists.", remedy="Choose another model.")
     version = _whole(number) if number else None
     asks = Requester(request.user.pk, request.user.get_username())
-    new = runs.replay(run_id=run.pk, actor=actor(request), version=version, model=model, requester=asks)
-    return gettext("A new run has started with version {version}. It is compared with this run below.").format(
-        version=new.version.number
+    new = runs.replay(
+        run_id=run.pk, actor=actor(request), version=version, model=model, requester=asks
     )
+    return gettext(
+        "A new run has started with version {version}. It is compared with this run below."
+    ).format(version=new.version.number)
 
 
 def _whole(text: str) -> int:
@@ -81,11 +92,19 @@ def _whole(text: str) -> int:
 
 @admin.register(Run)
 class RunAdmin(LiveAdmin, ReadOnlyAdmin):
-    """Runs, read only: timeline, comparison with replays, and the verbs cancel, wake and ask again."""
+    """Runs, read only: timeline, comparison with replays, and the verbs cancel, wake and ask
+    again."""
 
     list_display = (
-        "shown_name", "shown_state", "caller", "tokens", "shown_cost", "saved", "took", "created_at",
-    )  # fmt: skip
+        "shown_name",
+        "shown_state",
+        "caller",
+        "tokens",
+        "shown_cost",
+        "saved",
+        "took",
+        "created_at",
+    )
     list_filter = ("state", "exit", "origin", "expert_name")
     search_fields = ("=id", "expert_name", "caller", "=call_id")
     search_help_text = _("ID of a run or call, or name of an expert tool or agent")
@@ -94,14 +113,35 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     fields = (("origin", "caller"), ("endpoint_slug", "call_id"), ("depth", "worker"), "wake_at")
     change_form_outer_before_template = "admin/subagents/run.html"
     verbs = (
-        Verb("cancel", _("Cancel run"), "subagents.run_expert", "cancel", _("Stop the run and the call that it has sent."), _cancel,
-             applies=lambda run: run.finished_at is None, style="danger"),
-        Verb("resume", _("Resume run"), "subagents.steer_run", "play_arrow", _("Continue the run now."), _wake,
-             applies=lambda run: run.finished_at is None),
-        Verb("replay", _("Replay run"), "subagents.run_expert", "replay",
-             _("Run it again with the same arguments, to compare cost and answer."), _again,
-             applies=lambda run: run.finished_at is not None),
-    )  # fmt: skip
+        Verb(
+            "cancel",
+            _("Cancel run"),
+            "subagents.run_expert",
+            "cancel",
+            _("Stop the run and the call that it has sent."),
+            _cancel,
+            applies=lambda run: run.finished_at is None,
+            style="danger",
+        ),
+        Verb(
+            "resume",
+            _("Resume run"),
+            "subagents.steer_run",
+            "play_arrow",
+            _("Continue the run now."),
+            _wake,
+            applies=lambda run: run.finished_at is None,
+        ),
+        Verb(
+            "replay",
+            _("Replay run"),
+            "subagents.run_expert",
+            "replay",
+            _("Run it again with the same arguments, to compare cost and answer."),
+            _again,
+            applies=lambda run: run.finished_at is not None,
+        ),
+    )
 
     @display(description=_("expert tool"))
     def shown_name(self, run: Run) -> str:
@@ -132,7 +172,9 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         return milliseconds((run.finished_at - run.created_at).total_seconds() * 1000)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        return super().get_queryset(request).select_related("version", "replay_of", "asks__provider")
+        return (
+            super().get_queryset(request).select_related("version", "replay_of", "asks__provider")
+        )
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)
@@ -143,10 +185,14 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def overview(self, request: HttpRequest, row: Run) -> dict[str, Any]:
         raw = request.GET.get("raw") == "1"
-        again = next((url for verb, url in self.verbs_for(request, row) if verb.name == "replay"), "")
+        again = next(
+            (url for verb, url in self.verbs_for(request, row) if verb.name == "replay"), ""
+        )
         columns = compared(row)
         return run_context(row, steers=request.user.has_perm(STEER), raw=raw) | {
-            "verbs": [(verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"],
+            "verbs": [
+                (verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"
+            ],
             "live_url": self.live_url(row),
             "columns": columns,
             "compared_live": self.live_url(row, "compared") if _others_go_on(columns) else "",
@@ -166,12 +212,19 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
     def live_part(self, request: HttpRequest, row: Run, name: str) -> Part:
         if name == "compared":
             columns = compared(row)
-            return Part("admin/subagents/compared_columns.html", {"columns": columns}, _others_go_on(columns))
+            return Part(
+                "admin/subagents/compared_columns.html",
+                {"columns": columns},
+                _others_go_on(columns),
+            )
         context = run_context(row, steers=request.user.has_perm(STEER))
         return Part("admin/subagents/timeline.html", context, row.finished_at is None)
 
-    def settle_view(self, request: HttpRequest, object_id: str, call_id: int, what: str) -> HttpResponse:
-        """Note what became of a call whose outcome is unknown: done, failed, or to be made once more.
+    def settle_view(
+        self, request: HttpRequest, object_id: str, call_id: int, what: str
+    ) -> HttpResponse:
+        """Note what became of a call whose outcome is unknown: done, failed, or to be made once
+        more.
 
         POST only; ``note`` is for the model.
         """
@@ -186,10 +239,18 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         back = reverse("admin:subagents_run_change", args=[row.pk])
         try:
             note = request.POST.get("note", "")[:_LONGEST_NOTE]
-            runs.settle(call_id=call.pk, as_what=what, actor=actor(request), user_id=request.user.pk, note=note)
+            runs.settle(
+                call_id=call.pk,
+                as_what=what,
+                actor=actor(request),
+                user_id=request.user.pk,
+                note=note,
+            )
         except SlipsnisseError as error:
             return self._refused(request, error, back)
-        self.message_user(request, f"{printable(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS)
+        self.message_user(
+            request, f"{printable(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS
+        )
         return HttpResponseRedirect(back)
 
 
@@ -198,7 +259,9 @@ def _others_go_on(columns: list[Column]) -> bool:
 
 
 def _askable() -> QuerySet[LanguageModel]:
-    return LanguageModel.objects.filter(enabled=True, provider__enabled=True).select_related("provider")
+    return LanguageModel.objects.filter(enabled=True, provider__enabled=True).select_related(
+        "provider"
+    )
 
 
 def exit_words(exit: str) -> str:
@@ -215,7 +278,9 @@ def run_context(run: Run, *, steers: bool, raw: bool = False) -> dict[str, Any]:
     for line in lines:
         if line.kind == "call":
             line.row.colour = CALL_COLOURS.get(line.row.state, "info")
-    unknown = [line for line in lines if line.kind == "call" and line.row.state == CallState.UNKNOWN]
+    unknown = [
+        line for line in lines if line.kind == "call" and line.row.state == CallState.UNKNOWN
+    ]
     return {
         "run": run,
         "raw": raw,

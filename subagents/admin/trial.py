@@ -1,4 +1,5 @@
-"""The report of a trial: its verdict first, then why, beside the trial before, and what one click would do."""
+"""The report of a trial: its verdict first, then why, beside the trial before, and what one click
+would do."""
 
 from __future__ import annotations
 
@@ -21,13 +22,21 @@ from subagents.maintenance import proposals
 from subagents.models import Proposal, TrialReport
 
 COLOURS = {"ok": "success", "attention": "warning", "refuse": "danger"}
-RULES = {"allow": _("offer, and run without approval"), "ask": _("offer, and ask an approver"), "hide": _("hide")}
+RULES = {
+    "allow": _("offer, and run without approval"),
+    "ask": _("offer, and ask an approver"),
+    "hide": _("hide"),
+}
 _SHOWN = 200  # tools on the page
 
 
 def proposal_of(row: TrialReport) -> Proposal | None:
     """What this trial has led to; none where it proposes nothing."""
-    return Proposal.objects.filter(request=row.request_id).select_related("server").first() if row.request_id else None
+    return (
+        Proposal.objects.filter(request=row.request_id).select_related("server").first()
+        if row.request_id
+        else None
+    )
 
 
 def waits(row: TrialReport) -> bool:
@@ -64,7 +73,14 @@ def _decline(request: HttpRequest, row: TrialReport) -> str:
 class TrialReportAdmin(ReadOnlyAdmin):
     """Reports of trials, newest first."""
 
-    list_display = ("shown", "shown_verdict", "shown_tools", "shown_differences", "version_shown", "created_at")
+    list_display = (
+        "shown",
+        "shown_verdict",
+        "shown_tools",
+        "shown_differences",
+        "version_shown",
+        "created_at",
+    )
     list_filter = ("verdict", "behaves_otherwise")
     list_select_related = ("server",)
     search_fields = ("server__slug", "version")
@@ -73,10 +89,26 @@ class TrialReportAdmin(ReadOnlyAdmin):
     fields = ("server", "server_revision", "created_at")
     change_form_outer_before_template = "admin/subagents/trial.html"
     verbs = (
-        Verb("apply", _("Apply proposal"), "subagents.decide_proposal", "check", _("Make all changes that are proposed below."), _apply,
-             applies=_ready, style="primary"),
-        Verb("decline", _("Decline proposal"), "subagents.decide_proposal", "close", _("Change nothing."), _decline, applies=waits),
-    )  # fmt: skip
+        Verb(
+            "apply",
+            _("Apply proposal"),
+            "subagents.decide_proposal",
+            "check",
+            _("Make all changes that are proposed below."),
+            _apply,
+            applies=_ready,
+            style="primary",
+        ),
+        Verb(
+            "decline",
+            _("Decline proposal"),
+            "subagents.decide_proposal",
+            "close",
+            _("Change nothing."),
+            _decline,
+            applies=waits,
+        ),
+    )
 
     @display(description=_("server"))
     def shown(self, row: TrialReport) -> str:
@@ -101,25 +133,46 @@ class TrialReportAdmin(ReadOnlyAdmin):
         return printable(row.version, 60)
 
     def overview(self, request: HttpRequest, row: TrialReport) -> dict[str, Any]:
-        found, rules = proposal_of(row), {each["tool"]: each for each in row.proposed.get("tools", ())}
-        before = TrialReport.objects.filter(server=row.server_id, created_at__lt=row.created_at).first()
+        found = proposal_of(row)
+        rules = {each["tool"]: each for each in row.proposed.get("tools", ())}
+        before = TrialReport.objects.filter(
+            server=row.server_id, created_at__lt=row.created_at
+        ).first()
         tools = [each | {"proposed": _rule(rules.get(each["name"]))} for each in row.tools[:_SHOWN]]
         return {
-            "trial": row, "colour": COLOURS[row.verdict], "before": before, "figures": list(_figures(row, before)),
-            "tools": tools, "more_tools": max(0, len(row.tools) - _SHOWN), "proposal": found,
-            "fields": [(name.replace("_", " "), value) for name, value in row.proposed.get("fields", {}).items()],
-            "outdated": found is not None and found.server is not None and not found.fits(found.server),
-        }  # fmt: skip
+            "trial": row,
+            "colour": COLOURS[row.verdict],
+            "before": before,
+            "figures": list(_figures(row, before)),
+            "tools": tools,
+            "more_tools": max(0, len(row.tools) - _SHOWN),
+            "proposal": found,
+            "fields": [
+                (name.replace("_", " "), value)
+                for name, value in row.proposed.get("fields", {}).items()
+            ],
+            "outdated": found is not None
+            and found.server is not None
+            and not found.fits(found.server),
+        }
 
 
 def _rule(row: dict[str, Any] | None) -> tuple[str, str]:
-    return (str(RULES[row["rule"]]), row["why"]) if row else ("", gettext("a user has already decided"))
+    return (
+        (str(RULES[row["rule"]]), row["why"])
+        if row
+        else ("", gettext("a user has already decided"))
+    )
 
 
 def _figures(row: TrialReport, before: TrialReport | None) -> Iterator[tuple[str, str, str]]:
     """(what, now, in the trial before) of everything that was measured."""
     for name, words, show in _FIGURES:
-        yield str(words), show(row.figures.get(name)), show(before.figures.get(name)) if before else ""
+        yield (
+            str(words),
+            show(row.figures.get(name)),
+            show(before.figures.get(name)) if before else "",
+        )
 
 
 def _plain(value: Any) -> str:
@@ -129,7 +182,11 @@ def _plain(value: Any) -> str:
 
 
 def _names(value: Any) -> str:
-    return gettext("not observed") if value is None else printable(", ".join(map(str, value)), 1_500) or gettext("none")
+    return (
+        gettext("not observed")
+        if value is None
+        else printable(", ".join(map(str, value)), 1_500) or gettext("none")
+    )
 
 
 def _network(value: Any) -> str:
@@ -143,24 +200,40 @@ def _calls(value: Any) -> str:
         "failed": gettext("without an answer"),
         "skipped": gettext("not called"),
     }
-    return ", ".join(f"{value[name]} {text}" for name, text in words.items() if value.get(name)) if value else "none"
+    return (
+        ", ".join(f"{value[name]} {text}" for name, text in words.items() if value.get(name))
+        if value
+        else "none"
+    )
 
 
 _FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
     ("eras", _("Protocol versions"), _names),
-    ("version", _("Reported version"), lambda value: printable(str(value or ""), 200) or gettext("not reported")),
+    (
+        "version",
+        _("Reported version"),
+        lambda value: printable(str(value or ""), 200) or gettext("not reported"),
+    ),
     (
         "connect_ms",
         _("Time to the first answer"),
         lambda value: milliseconds(value) if value else gettext("not observed"),
     ),
-    ("list_ms", _("Time to list its tools"), lambda value: milliseconds(value) if value else gettext("not observed")),
+    (
+        "list_ms",
+        _("Time to list its tools"),
+        lambda value: milliseconds(value) if value else gettext("not observed"),
+    ),
     ("tools", _("Tools"), _plain),
     ("prompts", _("Prompts"), _plain),
     ("resources", _("Resources"), _plain),
     ("tokens", _("Tokens in its definitions"), _plain),
     ("calls", _("Called tools"), _calls),
-    ("slowest_call_ms", _("Slowest call"), lambda value: milliseconds(value) if value else gettext("none")),
+    (
+        "slowest_call_ms",
+        _("Slowest call"),
+        lambda value: milliseconds(value) if value else gettext("none"),
+    ),
     (
         "memory_kb",
         _("Peak memory"),

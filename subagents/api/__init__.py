@@ -1,4 +1,5 @@
-"""REST for expert tools, runs and the background sub-agent. Importing the package adds its operations to the registry's router."""
+"""REST for expert tools, runs and the background sub-agent. Importing the package adds its
+operations to the registry's router."""
 
 from subagents.api import experts, maintenance, runs, trials
 

@@ -44,7 +44,9 @@ def _experts() -> QuerySet[ExpertTool]:
 def list_experts(
     request: HttpRequest,
     *,
-    q: Annotated[Text | None, Query(max_length=200, description="Text in the name or description.")] = None,
+    q: Annotated[
+        Text | None, Query(max_length=200, description="Text in the name or description.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ExpertOut]:
@@ -60,15 +62,20 @@ def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
     """Get one expert tool with its figures of the last 30 days."""
     expert = _experts().filter(name=name).first()
     if expert is None:
-        raise NotFound(error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts.")
+        raise NotFound(
+            error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts."
+        )
     return expert_out(expert, expert_figures(expert))
 
 
 @router.get("/savings", response=SavingsOut)
 def get_savings(
-    request: HttpRequest, *, days: Annotated[int, Query(ge=1, le=365, description="Number of past days.")] = 30
+    request: HttpRequest,
+    *,
+    days: Annotated[int, Query(ge=1, le=365, description="Number of past days.")] = 30,
 ) -> SavingsOut:
-    """Get what all expert tools together and each of them have used and saved. The figures are estimates."""
+    """Get what all expert tools together and each of them have used and saved. The figures are
+    estimates."""
     return SavingsOut(**run_totals(days=days))
 
 

@@ -1,7 +1,9 @@
-"""The background sub-agent over REST: ask it for something, watch it, stop it, read what it tells, decide what it proposes.
+"""The background sub-agent over REST: ask it for something, watch it, stop it, read what it tells,
+decide what it proposes.
 
-An agent's token may ask for what changes nothing by itself, and look after its own requests; those of others are absent
-to it. Every operation is a row or two and returns at once, whatever the sub-agent is doing.
+An agent's token may ask for what changes nothing by itself, and look after its own requests; those
+of others are absent to it. Every operation is a row or two and returns at once, whatever the
+sub-agent is doing.
 """
 
 from __future__ import annotations
@@ -80,14 +82,17 @@ def list_requests(
 ) -> Page[RequestOut]:
     """List requests, newest first. An agent sees only its own requests."""
     exact = {"kind": type, "state": state, "server_slug": server}
-    rows = _visible(principal(request)).filter(**{key: value for key, value in exact.items() if value is not None})
+    rows = _visible(principal(request)).filter(
+        **{key: value for key, value in exact.items() if value is not None}
+    )
     return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=request_out)
 
 
 @router.post("/maintenance/requests", response={202: RequestOut, 404: Problem})
 @once()
 def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
-    """Queue a request. Read its state at /maintenance/requests/{id}, or with POST /maintenance/messages/poll.
+    """Queue a request. Read its state at /maintenance/requests/{id}, or with POST
+    /maintenance/messages/poll.
 
     Changes that start or serve something become proposals that a user must confirm.
     """
@@ -99,7 +104,10 @@ def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
             remedy='Leave out "call_tool". The test lists the tools without it.',
         )
     if who.agent is not None and Kind(payload.type) is Kind.TRY:
-        raise Denied("Agents cannot request trials.", remedy='Request a test instead, with the type "test_server".')
+        raise Denied(
+            "Agents cannot request trials.",
+            remedy='Request a test instead, with the type "test_server".',
+        )
     asked = queue.ask(
         kind=Kind(payload.type),
         params=params,
@@ -119,8 +127,11 @@ def get_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
 
 
 @router.post("/maintenance/requests/{request_id}/cancel", response=RequestOut)
-def cancel_request(request: HttpRequest, request_id: RequestId, payload: CancelOrder | None = None) -> RequestOut:
-    """Cancel a request. It ends as failed with the error "cancelled: REASON", and what it has started is stopped.
+def cancel_request(
+    request: HttpRequest, request_id: RequestId, payload: CancelOrder | None = None
+) -> RequestOut:
+    """Cancel a request. It ends as failed with the error "cancelled: REASON", and what it has
+    started is stopped.
 
     Cancelling a finished request changes nothing.
     """
@@ -145,15 +156,21 @@ def resume_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
 
 @router.get("/maintenance/messages", response=MessagesOut)
 def list_messages(request: HttpRequest) -> MessagesOut:
-    """List the oldest hundred messages that were not polled yet. An agent sees those of its own requests."""
-    return MessagesOut(items=[message_out(each) for each in queue.waiting_messages(_visible(principal(request)))])
+    """List the oldest hundred messages that were not polled yet. An agent sees those of its own
+    requests."""
+    return MessagesOut(
+        items=[message_out(each) for each in queue.waiting_messages(_visible(principal(request)))]
+    )
 
 
 @router.post("/maintenance/messages/poll", response=MessagesOut)
 @once()
 def poll_messages(request: HttpRequest) -> MessagesOut:
-    """Poll the same messages. Each message is returned once; if an answer was lost, repeat its Idempotency-Key."""
-    return MessagesOut(items=[message_out(each) for each in queue.poll_messages(_visible(principal(request)))])
+    """Poll the same messages. Each message is returned once; if an answer was lost, repeat its
+    Idempotency-Key."""
+    return MessagesOut(
+        items=[message_out(each) for each in queue.poll_messages(_visible(principal(request)))]
+    )
 
 
 @router.get("/maintenance/active", response=Activity)
@@ -173,7 +190,8 @@ def start_sub_agent(request: HttpRequest) -> Activity:
 
 @router.post("/maintenance/stop", response=Activity)
 def stop_sub_agent(request: HttpRequest) -> Activity:
-    """Disable the sub-agent for the whole site. Queued requests stay queued, running requests pause within a second."""
+    """Disable the sub-agent for the whole site. Queued requests stay queued, running requests pause
+    within a second."""
     supervision.switch(on=False, actor=actor(request))
     return get_activity(request)
 
@@ -181,46 +199,73 @@ def stop_sub_agent(request: HttpRequest) -> Activity:
 @router.post("/maintenance/energy/poll", response=PolledEnergyOut)
 @once()
 def poll_energy(request: HttpRequest) -> PolledEnergyOut:
-    """Get the energy that was used since the last poll. Each unit is reported once, even if several clients poll.
+    """Get the energy that was used since the last poll. Each unit is reported once, even if several
+    clients poll.
 
     Energy of agents with an energy pool is charged to their pools, and not reported here.
     """
-    return PolledEnergyOut(energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values()))
+    return PolledEnergyOut(
+        energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values())
+    )
 
 
 @router.get("/maintenance/proposals", response=Page[ProposalOut])
 def list_proposals(
-    request: HttpRequest, *, state: ProposalState | None = None, limit: Limit = 50, cursor: Cursor = None
+    request: HttpRequest,
+    *,
+    state: ProposalState | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Page[ProposalOut]:
     """List proposals, newest first."""
     rows = Proposal.objects.select_related("request", "server")
     if state is not None:
         rows = rows.filter(state=state)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=partial(proposal_out, whole=_whole(request)))
+    return page(
+        rows,
+        order=("-id",),
+        limit=limit,
+        cursor=cursor,
+        show=partial(proposal_out, whole=_whole(request)),
+    )
 
 
-@router.post("/maintenance/proposals/{proposal_id}/apply", response={200: ProposalOut, 409: Problem})
+@router.post(
+    "/maintenance/proposals/{proposal_id}/apply", response={200: ProposalOut, 409: Problem}
+)
 def apply_proposal(
-    request: HttpRequest, proposal_id: lookup.Id, payload: Annotated[ProposalApplication | None, Body()] = None
+    request: HttpRequest,
+    proposal_id: lookup.Id,
+    payload: Annotated[ProposalApplication | None, Body()] = None,
 ) -> ProposalOut:
-    """Apply a proposal as your own change. A new or changed launch is a draft until a user confirms it.
+    """Apply a proposal as your own change. A new or changed launch is a draft until a user confirms
+    it.
 
-    Send a body only for a new server that is proposed from registries (`result.registry_entries` of the request).
+    Send a body only for a new server that is proposed from registries (`result.registry_entries` of
+    the request).
     """
     user = person(request)
     assert user is not None  # the table lets no agent in
     choice = None
     if payload is not None and payload.entry is not None:
-        entry = lookup.one(RegistryEntry.objects.select_related("source"), "entry", pk=payload.entry.id)
+        entry = lookup.one(
+            RegistryEntry.objects.select_related("source"), "entry", pk=payload.entry.id
+        )
         choice = proposals.Choice(entry, payload.entry.wish())
-    applied = proposals.apply(proposal_id=proposal_id, user=user, actor=actor(request), choice=choice)
+    applied = proposals.apply(
+        proposal_id=proposal_id, user=user, actor=actor(request), choice=choice
+    )
     return proposal_out(applied, whole=_whole(request))
 
 
-@router.post("/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem})
+@router.post(
+    "/maintenance/proposals/{proposal_id}/decline", response={200: ProposalOut, 409: Problem}
+)
 def decline_proposal(request: HttpRequest, proposal_id: lookup.Id) -> ProposalOut:
     """Decline a proposal. Nothing is changed."""
-    return proposal_out(proposals.decline(proposal_id=proposal_id, actor=actor(request)), whole=_whole(request))
+    return proposal_out(
+        proposals.decline(proposal_id=proposal_id, actor=actor(request)), whole=_whole(request)
+    )
 
 
 def _whole(request: HttpRequest) -> bool:

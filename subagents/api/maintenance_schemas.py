@@ -1,4 +1,5 @@
-"""How maintenance requests, messages and proposals look over REST. Names of keys are those of the sub-agent's design (S1)."""
+"""How maintenance requests, messages and proposals look over REST. Names of keys are those of the
+sub-agent's design (S1)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ PriorityName = Literal["low", "medium", "high"]
 Reason = Annotated[Text, Field(max_length=500)]
 
 _PROPOSABLE: dict[str, Any] = {
-    name: (field.annotation, field) for name, field in ServerChange.model_fields.items() if name in FIELDS
+    name: (field.annotation, field)
+    for name, field in ServerChange.model_fields.items()
+    if name in FIELDS
 }
 ServerFields: Any = create_model(
     "ServerFields",
@@ -35,7 +38,9 @@ class AddParams(Input):
 
     server: Slug
     purpose: Reason = ""
-    registry_name: Annotated[Text, Field(max_length=200, description="Name of an entry in a registry.")] = ""
+    registry_name: Annotated[
+        Text, Field(max_length=200, description="Name of an entry in a registry.")
+    ] = ""
     fields: ServerFields = Field(default_factory=ServerFields)
 
 
@@ -112,7 +117,8 @@ class TestOrder(_Order):
 
 
 class TryOrder(_Order):
-    """Try a server before it is enabled. Only users can request this, because tools that claim to only read are called."""
+    """Try a server before it is enabled. Only users can request this, because tools that claim to
+    only read are called."""
 
     type: Literal["try_server"]
     params: TryParams
@@ -133,7 +139,8 @@ class ModifyOrder(_Order):
 
 
 Order = Annotated[
-    AddOrder | RemoveOrder | TestOrder | TryOrder | SearchOrder | ModifyOrder, Field(discriminator="type")
+    AddOrder | RemoveOrder | TestOrder | TryOrder | SearchOrder | ModifyOrder,
+    Field(discriminator="type"),
 ]
 
 
@@ -183,7 +190,8 @@ class MessagesOut(Schema):
 
 
 class Activity(Schema):
-    """``open``: number of requests that have not ended, including queued ones. ``enabled``: whether the sub-agent is enabled."""
+    """``open``: number of requests that have not ended, including queued ones. ``enabled``: whether
+    the sub-agent is enabled."""
 
     enabled: bool
     active: bool
@@ -230,25 +238,53 @@ def _priority(row: MaintenanceRequest) -> PriorityName:
 
 
 def request_out(row: MaintenanceRequest) -> RequestOut:
-    """The request as programs see it. A proposal shows its fields whole to people who may apply it."""
+    """The request as programs see it. A proposal shows its fields whole to people who may apply
+    it."""
     return RequestOut(
-        requestId=row.pk, type=Kind(row.kind), params=without_secrets_of_fields(row.params), priority=_priority(row), state=State(row.state),
-        substate=row.substate, progress=row.progress, message=row.message, energyConsumed=round(row.energy_total, 3),
-        result=without_secrets_of_fields(row.result), error=row.error or None, agent=row.agent, supervisor=row.supervisor, requestedBy=row.requested_by,
-        timestamp=row.created_at, startedAt=row.started_at, finishedAt=row.finished_at,
-    )  # fmt: skip
+        requestId=row.pk,
+        type=Kind(row.kind),
+        params=without_secrets_of_fields(row.params),
+        priority=_priority(row),
+        state=State(row.state),
+        substate=row.substate,
+        progress=row.progress,
+        message=row.message,
+        energyConsumed=round(row.energy_total, 3),
+        result=without_secrets_of_fields(row.result),
+        error=row.error or None,
+        agent=row.agent,
+        supervisor=row.supervisor,
+        requestedBy=row.requested_by,
+        timestamp=row.created_at,
+        startedAt=row.started_at,
+        finishedAt=row.finished_at,
+    )
 
 
 def message_out(row: MaintenanceMessage) -> MaintenanceMessageOut:
     """The message as programs see it."""
-    data = {name: without_secrets_of_fields(value) if name == "result" else value for name, value in row.data.items()}
-    return MaintenanceMessageOut(type=row.kind, requestId=row.request_id, data=data, timestamp=row.created_at)
+    data = {
+        name: without_secrets_of_fields(value) if name == "result" else value
+        for name, value in row.data.items()
+    }
+    return MaintenanceMessageOut(
+        type=row.kind, requestId=row.request_id, data=data, timestamp=row.created_at
+    )
 
 
 def proposal_out(row: Proposal, *, whole: bool) -> ProposalOut:
-    """The proposal as programs see it; not ``whole``: without what is secret in a command or an address."""
+    """The proposal as programs see it; not ``whole``: without what is secret in a command or an
+    address."""
     return ProposalOut(
-        id=row.pk, requestId=row.request_id, type=Kind(row.request.kind), server=row.request.server_slug,
-        fields=row.fields if whole else without_secrets(row.fields), install=row.install_id, reason=row.reason, state=ProposalState(row.state), decided_by=row.decided_by, decided_at=row.decided_at,
+        id=row.pk,
+        requestId=row.request_id,
+        type=Kind(row.request.kind),
+        server=row.request.server_slug,
+        fields=row.fields if whole else without_secrets(row.fields),
+        install=row.install_id,
+        reason=row.reason,
+        state=ProposalState(row.state),
+        decided_by=row.decided_by,
+        decided_at=row.decided_at,
         created_at=row.created_at,
-    )  # fmt: skip
+    )

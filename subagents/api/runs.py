@@ -1,7 +1,7 @@
 """Runs of expert tools over REST: start, list, watch, steer. The rules are those of the pages.
 
-An agent's token may start the expert tools that it may call, and look after its own runs; those of others are absent to
-it.
+An agent's token may start the expert tools that it may call, and look after its own runs; those of
+others are absent to it.
 """
 
 from __future__ import annotations
@@ -67,12 +67,24 @@ _SILENT_SECONDS = 15.0  # proxies drop a stream that is silent for a minute
 @router.post("/experts/{name}/runs", response={202: RunOut})
 @once()
 def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[RunOut]:
-    """Start a run. The answer comes immediately; read the result at /runs/{id}, or watch /runs/{id}/events."""
+    """Start a run. The answer comes immediately; read the result at /runs/{id}, or watch
+    /runs/{id}/events."""
     who = principal(request)
-    if who.agent is not None and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists():
-        raise NotFound(error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts.")
+    if (
+        who.agent is not None
+        and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists()
+    ):
+        raise NotFound(
+            error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts."
+        )
     caller = who.agent.slug if who.agent is not None else ""
-    run = runs.start(expert=name, arguments=payload.arguments, origin="rest", caller=caller, requester=who.requester)
+    run = runs.start(
+        expert=name,
+        arguments=payload.arguments,
+        origin="rest",
+        caller=caller,
+        requester=who.requester,
+    )
     return Status(202, run_out(_own(who, run.pk)))
 
 
@@ -88,7 +100,9 @@ def list_runs(
 ) -> Page[RunOut]:
     """List runs, newest first. An agent sees only its own runs."""
     exact = {"expert_name": expert, "state": state, "caller": agent}
-    rows = _visible(principal(request)).filter(**{key: value for key, value in exact.items() if value is not None})
+    rows = _visible(principal(request)).filter(
+        **{key: value for key, value in exact.items() if value is not None}
+    )
     return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=run_out)
 
 
@@ -100,13 +114,15 @@ def get_run(request: HttpRequest, run_id: RunId) -> RunDetail:
 
 @router.get("/runs/{run_id}/accounting", response=Entries)
 def get_run_accounting(request: HttpRequest, run_id: RunId) -> Entries:
-    """Get what the run has used: one entry for each answer of a model, failed request and tool call."""
+    """Get what the run has used: one entry for each answer of a model, failed request and tool
+    call."""
     return Entries(items=list(accounting.entries(_own(principal(request), run_id))))
 
 
 @router.get("/runs/{run_id}/events", response=None)
 async def watch_run(request: HttpRequest, run_id: RunId) -> StreamingHttpResponse:
-    """Watch a run with server-sent events: the event ``run`` contains the whole run after each change.
+    """Watch a run with server-sent events: the event ``run`` contains the whole run after each
+    change.
 
     The stream ends when the run ends, the token is revoked, or the session of the browser ends.
     """
@@ -119,13 +135,15 @@ async def watch_run(request: HttpRequest, run_id: RunId) -> StreamingHttpRespons
 
 async def _events(feed: Feed, request: HttpRequest, run_id: str) -> AsyncIterator[bytes]:
     watch: Watch[_Shown] = Watch(feed, RUN_TOPIC, _shown)
-    last, silent = _Shown("", ended=False), 0.0
+    last = _Shown("", ended=False)
+    silent = 0.0
     while not last.ended:
         now = await watch.until_not(run_id, last, _LOOK_SECONDS)
         try:
             if not await db_call(_may_still_watch, request):
                 return
-        except Error:  # whether the token was revoked is not known; the client opens the stream again
+        except Error:
+            # whether the token was revoked is not known; the client opens the stream again
             return
         silent += _LOOK_SECONDS
         if now != last:
@@ -134,7 +152,8 @@ async def _events(feed: Feed, request: HttpRequest, run_id: str) -> AsyncIterato
             yield b": still running\n\n"
         else:
             continue
-        last, silent = now, 0.0
+        last = now
+        silent = 0.0
 
 
 def _may_still_watch(request: HttpRequest) -> bool:
@@ -151,7 +170,9 @@ class _Shown:
 
 def _shown(run_ids: list[str]) -> dict[str, _Shown]:
     rows = Run.objects.filter(pk__in=run_ids).select_related("version").with_open_calls()
-    return {run.pk: _Shown(run_out(run).model_dump_json(), run.finished_at is not None) for run in rows}
+    return {
+        run.pk: _Shown(run_out(run).model_dump_json(), run.finished_at is not None) for run in rows
+    }
 
 
 @router.post("/runs/{run_id}/cancel", response=RunOut)
@@ -175,12 +196,17 @@ def resume_run(request: HttpRequest, run_id: RunId) -> RunOut:
 
 @router.post("/runs/{run_id}/replay", response={202: RunOut})
 @once()
-def replay_run(request: HttpRequest, run_id: RunId, payload: ReplayOrder | None = None) -> Status[RunOut]:
+def replay_run(
+    request: HttpRequest, run_id: RunId, payload: ReplayOrder | None = None
+) -> Status[RunOut]:
     """Ask the same question again in a new run, to compare cost and answer."""
-    run, order = _own(principal(request), run_id), payload or ReplayOrder()
+    run = _own(principal(request), run_id)
+    order = payload or ReplayOrder()
     model = _model(order.model) if order.model else None
     who = principal(request)
-    new = runs.replay(run_id=run.pk, actor=who.actor, version=order.version, model=model, requester=who.requester)
+    new = runs.replay(
+        run_id=run.pk, actor=who.actor, version=order.version, model=model, requester=who.requester
+    )
     return Status(202, run_out(_own(principal(request), new.pk)))
 
 
@@ -193,16 +219,21 @@ def _model(label: str) -> LanguageModel:
 
 
 @router.post("/runs/{run_id}/calls/{call_id}/settle", response={200: RunDetail, 409: Problem})
-def settle_call(request: HttpRequest, run_id: RunId, call_id: int, payload: SettleOrder) -> RunDetail:
+def settle_call(
+    request: HttpRequest, run_id: RunId, call_id: int, payload: SettleOrder
+) -> RunDetail:
     """Record the real outcome of a call whose outcome is unknown."""
     run = _own(principal(request), run_id)
     if not ToolCall.objects.filter(pk=call_id, run=run).exists():
         raise NotFound(
-            f"This run has no call with the number {call_id}.", remedy=f"List its calls with GET /api/v1/runs/{run_id}."
+            f"This run has no call with the number {call_id}.",
+            remedy=f"List its calls with GET /api/v1/runs/{run_id}.",
         )
     who = principal(request)
     user_id = who.user.pk if who.user else None
-    runs.settle(call_id=call_id, as_what=payload.what, actor=who.actor, user_id=user_id, note=payload.note)
+    runs.settle(
+        call_id=call_id, as_what=payload.what, actor=who.actor, user_id=user_id, note=payload.note
+    )
     return run_detail(_own(principal(request), run_id))
 
 

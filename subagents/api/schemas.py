@@ -27,7 +27,9 @@ class ExpertOut(Schema):
     version: int
     input_schema: dict[str, Any]
     models: list[str] = Field(description="Models in the order in which they are used.")
-    agent: str = Field(description="The agent of its runs. The grants of this agent are the whitelist.")
+    agent: str = Field(
+        description="The agent of its runs. The grants of this agent are the whitelist."
+    )
     users: list[str]
     endpoints: list[str]
     figures: dict[str, Any] | None = None
@@ -47,7 +49,9 @@ class RunOut(Schema):
     structured: Any | None
     agent: str
     requester: str = Field(description="The user who started the run, if known.")
-    conversation: str | None = Field(description="Id of the conversation of the call that started the run.")
+    conversation: str | None = Field(
+        description="Id of the conversation of the call that started the run."
+    )
     origin: str
     input_tokens: int
     output_tokens: int
@@ -55,7 +59,9 @@ class RunOut(Schema):
     cache_write_tokens: int
     reasoning_tokens: int = Field(description="Output tokens that were used for reasoning.")
     cost: float | None = Field(description="Cost in US dollars. Null if a model has no prices.")
-    cache_saved: float | None = Field(description="US dollars that the cache saved, less the cost of writing to it.")
+    cache_saved: float | None = Field(
+        description="US dollars that the cache saved, less the cost of writing to it."
+    )
     savings: dict[str, Any]
     created_at: datetime
     finished_at: datetime | None
@@ -143,7 +149,9 @@ class Sums(Schema):
         description="Estimated savings in US dollars, compared with the model of the "
         "callers. Null if no such model is set."
     )
-    reread: float | None = Field(description="Tokens that all turns have read, for each token that there was to read.")
+    reread: float | None = Field(
+        description="Tokens that all turns have read, for each token that there was to read."
+    )
 
 
 class ExpertSums(Sums):
@@ -168,27 +176,47 @@ class Entries(Schema):
 def expert_out(expert: ExpertTool, figures: dict[str, Any] | None = None) -> ExpertOut:
     """The row as its answer; with figures where they are given."""
     return ExpertOut(
-        name=expert.name, description=expert.description, enabled=expert.enabled,
-        version=expert.newest_number or 0, input_schema=schema_of(expert),
+        name=expert.name,
+        description=expert.description,
+        enabled=expert.enabled,
+        version=expert.newest_number or 0,
+        input_schema=schema_of(expert),
         models=[str(target.model) for target in expert.ordered_targets.all()],
-        agent=expert.agent.slug, users=[agent.slug for agent in expert.users.all()],
-        endpoints=[endpoint.slug for endpoint in expert.endpoints.all()], figures=figures,
-    )  # fmt: skip
+        agent=expert.agent.slug,
+        users=[agent.slug for agent in expert.users.all()],
+        endpoints=[endpoint.slug for endpoint in expert.endpoints.all()],
+        figures=figures,
+    )
 
 
 def _facts(run: Run) -> dict[str, Any]:
     return {
-        "id": run.pk, "expert": run.expert_name, "version": run.version.number, "state": run.state, "exit": run.exit,
-        "doing": "" if run.finished_at else in_words(run.state, [call.name for call in run.open_calls], run.sleeps_for),
-        "error": run.error, "answer": run.answer,
-        "structured": json.loads(run.structured) if run.structured else None, "agent": run.caller,
-        "requester": run.requester, "conversation": run.conversation_id,
-        "origin": run.origin, "input_tokens": run.input_tokens, "output_tokens": run.output_tokens,
-        "cached_tokens": run.cached_tokens, "cache_write_tokens": run.cache_write_tokens,
-        "reasoning_tokens": run.reasoning_tokens, "cache_saved": _dollars(run.cache_saved),
-        "cost": _dollars(run.cost), "savings": run.savings,
-        "created_at": run.created_at, "finished_at": run.finished_at,
-    }  # fmt: skip
+        "id": run.pk,
+        "expert": run.expert_name,
+        "version": run.version.number,
+        "state": run.state,
+        "exit": run.exit,
+        "doing": ""
+        if run.finished_at
+        else in_words(run.state, [call.name for call in run.open_calls], run.sleeps_for),
+        "error": run.error,
+        "answer": run.answer,
+        "structured": json.loads(run.structured) if run.structured else None,
+        "agent": run.caller,
+        "requester": run.requester,
+        "conversation": run.conversation_id,
+        "origin": run.origin,
+        "input_tokens": run.input_tokens,
+        "output_tokens": run.output_tokens,
+        "cached_tokens": run.cached_tokens,
+        "cache_write_tokens": run.cache_write_tokens,
+        "reasoning_tokens": run.reasoning_tokens,
+        "cache_saved": _dollars(run.cache_saved),
+        "cost": _dollars(run.cost),
+        "savings": run.savings,
+        "created_at": run.created_at,
+        "finished_at": run.finished_at,
+    }
 
 
 def _dollars(amount: Decimal | None) -> float | None:
@@ -204,18 +232,31 @@ def run_detail(run: Run) -> RunDetail:
     """The row as its answer, with its turns and calls."""
     turns = [
         TurnOut(
-            number=t.number, model=t.model_name, final=t.final, text=printable(t.text, 20_000), input_tokens=t.input_tokens,
-            cached_tokens=t.cached_tokens, cache_write_tokens=t.cache_write_tokens, reasoning_tokens=t.reasoning_tokens,
-            cache_saved=_dollars(t.cache_saved), output_tokens=t.output_tokens, cost=_dollars(t.cost),
+            number=t.number,
+            model=t.model_name,
+            final=t.final,
+            text=printable(t.text, 20_000),
+            input_tokens=t.input_tokens,
+            cached_tokens=t.cached_tokens,
+            cache_write_tokens=t.cache_write_tokens,
+            reasoning_tokens=t.reasoning_tokens,
+            cache_saved=_dollars(t.cache_saved),
+            output_tokens=t.output_tokens,
+            cost=_dollars(t.cost),
             duration_ms=t.duration_ms,
         )
         for t in Turn.objects.filter(run=run)
-    ]  # fmt: skip
+    ]
     calls = [
         ToolCallOut(
-            id=c.pk, turn=c.turn_number, name=printable(c.name, 500), state=c.state, call=c.invocation,
-            characters=c.raw_characters, coerced=c.coerced.splitlines(),
+            id=c.pk,
+            turn=c.turn_number,
+            name=printable(c.name, 500),
+            state=c.state,
+            call=c.invocation,
+            characters=c.raw_characters,
+            coerced=c.coerced.splitlines(),
         )
         for c in ToolCall.objects.filter(run=run)
-    ]  # fmt: skip
+    ]
     return RunDetail(**_facts(run), arguments=json.loads(run.arguments), turns=turns, calls=calls)

@@ -1,4 +1,5 @@
-"""Reports of trials over REST: what a server did when it was tried, and what is proposed because of it."""
+"""Reports of trials over REST: what a server did when it was tried, and what is proposed because of
+it."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class TrialOut(Schema):
 
 
 class TrialDetail(TrialOut):
-    """The whole report. Times are in milliseconds, memory is in kilobytes, and null means that it could not be observed."""
+    """The whole report. Times are in milliseconds, memory is in kilobytes, and null means that it
+    could not be observed."""
 
     server_revision: int
     findings: list[dict[str, Any]]
@@ -72,27 +74,46 @@ def list_trials(
     rows = TrialReport.objects.select_related("server", "request__proposal")
     rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
     return page(
-        rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=lambda row: TrialOut(**_short(row))
+        rows,
+        order=("-created_at", "-id"),
+        limit=limit,
+        cursor=cursor,
+        show=lambda row: TrialOut(**_short(row)),
     )
 
 
 @router.get("/maintenance/trials/{trial_id}", response=TrialDetail)
 def get_trial(request: HttpRequest, trial_id: lookup.Id) -> TrialDetail:
     """Get one trial with its whole report."""
-    row = lookup.one(TrialReport.objects.select_related("server", "request__proposal"), "trial", pk=trial_id)
+    row = lookup.one(
+        TrialReport.objects.select_related("server", "request__proposal"), "trial", pk=trial_id
+    )
     return TrialDetail(
-        **_short(row), server_revision=row.server_revision, findings=row.findings, figures=row.figures, starts=row.starts,
-        tools=row.tools, unobserved=row.unobserved, proposed=row.proposed,
-    )  # fmt: skip
+        **_short(row),
+        server_revision=row.server_revision,
+        findings=row.findings,
+        figures=row.figures,
+        starts=row.starts,
+        tools=row.tools,
+        unobserved=row.unobserved,
+        proposed=row.proposed,
+    )
 
 
 def _short(row: TrialReport) -> dict[str, Any]:
     proposal = getattr(row.request, "proposal", None)
     return {
-        "id": row.pk, "server": row.server.slug, "requestId": row.request_id, "verdict": row.verdict, "version": row.version,
-        "differences": row.differences, "behaves_otherwise": row.behaves_otherwise, "created_at": row.created_at,
-        "proposal": proposal.pk if proposal else None, "proposal_state": proposal.state if proposal else None,
-    }  # fmt: skip
+        "id": row.pk,
+        "server": row.server.slug,
+        "requestId": row.request_id,
+        "verdict": row.verdict,
+        "version": row.version,
+        "differences": row.differences,
+        "behaves_otherwise": row.behaves_otherwise,
+        "created_at": row.created_at,
+        "proposal": proposal.pk if proposal else None,
+        "proposal_state": proposal.state if proposal else None,
+    }
 
 
 api.add_router("", router)

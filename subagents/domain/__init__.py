@@ -1,1 +1,2 @@
-"""The ground floor of expert tools: pure functions and values. No Django, no input or output, no clock."""
+"""The ground floor of expert tools: pure functions and values. No Django, no input or output, no
+clock."""

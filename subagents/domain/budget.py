@@ -1,4 +1,5 @@
-"""What a turn may cost before it is made, what it did cost after it, and which limit a run has reached."""
+"""What a turn may cost before it is made, what it did cost after it, and which limit a run has
+reached."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from subagents.domain.spec import ExpertSpec, Prices
 _MILLION = Decimal(1_000_000)
 _GUESS = 500  # tokens of an answer
 LEAST = 256  # tokens of an answer; for fewer it is not worth asking
-_RESERVE, _LONGEST_RESERVE = 0.2, 15.0  # of the run's time, for its last turn; the longest in seconds
+# of the run's time, for its last turn; the longest in seconds
+_RESERVE = 0.2
+_LONGEST_RESERVE = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,14 @@ class Spent:
     seconds: float = 0.0
 
 
-def price(prices: Prices, *, input: int, output: int, cached: int = 0, cache_write: int = 0) -> Decimal | None:
-    """Dollars for one turn; ``input`` includes the cached tokens. None when the model's price is unknown.
+def price(
+    prices: Prices, *, input: int, output: int, cached: int = 0, cache_write: int = 0
+) -> Decimal | None:
+    """Dollars for one turn; ``input`` includes the cached tokens. None when the model's price is
+    unknown.
 
-    A cache price that nobody has entered is taken as the full input price: never cheaper than it is.
+    A cache price that nobody has entered is taken as the full input price: never cheaper than it
+    is.
     """
     if prices.free:
         return Decimal(0)
@@ -44,14 +51,18 @@ def price(prices: Prices, *, input: int, output: int, cached: int = 0, cache_wri
 
 
 def cache_saved(prices: Prices, *, cached: int, cache_write: int) -> Decimal | None:
-    """Dollars that one turn cost less through the provider's cache; negative where it only wrote. None: not known."""
+    """Dollars that one turn cost less through the provider's cache; negative where it only wrote.
+    None: not known."""
     fresh = price(prices, input=cached + cache_write, output=0)
-    paid = price(prices, input=cached + cache_write, output=0, cached=cached, cache_write=cache_write)
+    paid = price(
+        prices, input=cached + cache_write, output=0, cached=cached, cache_write=cache_write
+    )
     return None if fresh is None or paid is None else fresh - paid
 
 
 def of_kind(prices: Prices, kind: str) -> Prices:
-    """With Anthropic's cache prices where nobody has entered them: a tenth of the input's to read, 5/4 to write."""
+    """With Anthropic's cache prices where nobody has entered them: a tenth of the input's to read,
+    5/4 to write."""
     if kind != "anthropic" or prices.input is None:
         return prices
     read = prices.input / 10 if prices.cache_read is None else prices.cache_read
@@ -67,7 +78,9 @@ def reserve(prices: Prices, *, estimated_input: int, max_output: int) -> Decimal
     worst = Prices(
         prices.input,
         prices.output,
-        cache_write=max((p for p in (prices.input, prices.cache_write) if p is not None), default=None),
+        cache_write=max(
+            (p for p in (prices.input, prices.cache_write) if p is not None), default=None
+        ),
         free=prices.free,
     )
     cost = price(worst, input=estimated_input, output=max_output, cache_write=estimated_input)
@@ -75,7 +88,8 @@ def reserve(prices: Prices, *, estimated_input: int, max_output: int) -> Decimal
 
 
 def reached(spec: ExpertSpec, spent: Spent) -> Exit | None:
-    """The limit that allows no further turn with tools, or None. The step that concludes is not counted."""
+    """The limit that allows no further turn with tools, or None. The step that concludes is not
+    counted."""
     if time_left(spec, spent) <= 0:
         return Exit.TIME_LIMIT
     if spent.steps >= spec.max_steps - 1:
@@ -95,7 +109,8 @@ def time_left(spec: ExpertSpec, spent: Spent) -> float:
 
 
 def likely_output(earlier: Sequence[int], *, most: int) -> int:
-    """Tokens that the coming answer will probably have: by the run's earlier ones, and a guess that counts as one."""
+    """Tokens that the coming answer will probably have: by the run's earlier ones, and a guess that
+    counts as one."""
     return min(most, (_GUESS + sum(earlier)) // (1 + len(earlier)))
 
 
@@ -105,7 +120,8 @@ def affordable(spec: ExpertSpec, spent: Spent, worst: Decimal) -> bool:
 
 
 def output_room(spec: ExpertSpec, spent: Spent, *, input: int, most: int, last: bool) -> int:
-    """Tokens that the coming answer may have, of at most ``most``; zero where the token budget does not bear it.
+    """Tokens that the coming answer may have, of at most ``most``; zero where the token budget does
+    not bear it.
 
     Unless it is the last, one more turn must stay possible, which reads all of that again.
     """

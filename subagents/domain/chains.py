@@ -11,7 +11,8 @@ Names = Mapping[str, Iterable[str]]
 
 def leads_back(name: str, callers: Names) -> bool:
     """Whether whoever calls ``name`` is in the end called by it."""
-    above, seen = set(callers.get(name, ())), set[str]()
+    above = set(callers.get(name, ()))
+    seen = set[str]()
     while above - seen:
         seen |= above
         above = {caller for each in above for caller in callers.get(each, ())}
@@ -19,7 +20,8 @@ def leads_back(name: str, callers: Names) -> bool:
 
 
 def longest_through(name: str, callers: Names) -> list[str]:
-    """The longest chain that ``name`` is part of, from its first caller down. ``callers``: who may call a tool.
+    """The longest chain that ``name`` is part of, from its first caller down. ``callers``: who may
+    call a tool.
 
     A circle is followed once, so a chain is never longer than there are tools.
     """
@@ -32,5 +34,9 @@ def longest_through(name: str, callers: Names) -> list[str]:
 
 
 def _longest(name: str, ways: Names, path: tuple[str, ...]) -> list[str]:
-    steps = [_longest(each, ways, (*path, name)) for each in ways.get(name, ()) if each not in (*path, name)]
+    steps = [
+        _longest(each, ways, (*path, name))
+        for each in ways.get(name, ())
+        if each not in (*path, name)
+    ]
     return [name, *max(steps, key=len, default=[])]

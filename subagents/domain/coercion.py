@@ -1,8 +1,10 @@
-"""Arguments of a model that are right but for their type: ``"5"`` where the schema wants an integer.
+"""Arguments of a model that are right but for their type: ``"5"`` where the schema wants an
+integer.
 
-Small models write them by the dozen, and each costs a turn. What has exactly one reading under the schema is read so;
-anything else is left to the validation, whose message the model understands. Never a default, never a guess: a text
-stays a text wherever the schema would take one, and no number loses a digit.
+Small models write them by the dozen, and each costs a turn. What has exactly one reading under the
+schema is read so; anything else is left to the validation, whose message the model understands.
+Never a default, never a guess: a text stays a text wherever the schema would take one, and no
+number loses a digit.
 """
 
 from __future__ import annotations
@@ -33,9 +35,15 @@ def _value(schema: Any, value: Any, at: str, notes: list[str], deeper: int) -> A
     if isinstance(value, dict):
         known = schema.get("properties")
         known = known if isinstance(known, dict) else {}
-        return {k: _value(known.get(k), v, f"{at}/{_escaped(k)}", notes, deeper - 1) for k, v in value.items()}
+        return {
+            k: _value(known.get(k), v, f"{at}/{_escaped(k)}", notes, deeper - 1)
+            for k, v in value.items()
+        }
     if isinstance(value, list):
-        return [_value(schema.get("items"), v, f"{at}/{i}", notes, deeper - 1) for i, v in enumerate(value)]
+        return [
+            _value(schema.get("items"), v, f"{at}/{i}", notes, deeper - 1)
+            for i, v in enumerate(value)
+        ]
     return value
 
 
@@ -50,8 +58,19 @@ def _text(schema: Mapping[str, Any], text: str, at: str, notes: list[str]) -> An
 
 
 def _wanted(schema: Mapping[str, Any]) -> set[str]:
-    """Types of which a text is meant to be one; none where a text is allowed, or where that is not plain to see."""
-    if set(schema) & {"enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "$ref", "$dynamicRef"}:
+    """Types of which a text is meant to be one; none where a text is allowed, or where that is not
+    plain to see."""
+    if set(schema) & {
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "$ref",
+        "$dynamicRef",
+    }:
         return set()
     types = schema.get("type")
     if isinstance(types, str):
@@ -86,7 +105,9 @@ def _exact(text: str) -> bool:
 def _structure(wanted: type, text: str) -> tuple[bool, Any]:
     """An object or a list that was written as a text of JSON once more."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused, parse_float=_float)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refused, parse_float=_float
+        )
     except (ValueError, RecursionError):
         return False, None
     return isinstance(value, wanted), value

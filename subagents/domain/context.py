@@ -1,4 +1,5 @@
-"""The context guard: nothing enters the conversation that the model's window cannot hold (S2-079 to S2-085)."""
+"""The context guard: nothing enters the conversation that the model's window cannot hold (S2-079 to
+S2-085)."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from enum import StrEnum
 
 from subagents.domain.spec import TargetSpec
 
-REFUSAL = "(tool failed: context window budget exceeded)"  # the exact text of the third source design
-_FIRST_RATIO = 1.15  # estimates are about this much too low until a provider has told the truth once
+# the exact text of the third source design
+REFUSAL = "(tool failed: context window budget exceeded)"
+# estimates are about this much too low until a provider has told the truth once
+_FIRST_RATIO = 1.15
 
 
 class Trigger(StrEnum):
@@ -47,8 +50,8 @@ class Reckoning:
 def reckon(target: TargetSpec, *, known: int, added: int, ratio: float) -> Reckoning:
     """The size of the next request against the target's window.
 
-    ``known``: tokens of the last request and its answer, as billed; ``added``: our estimate of what is new, corrected
-    by ``ratio``.
+    ``known``: tokens of the last request and its answer, as billed; ``added``: our estimate of what
+    is new, corrected by ``ratio``.
     """
     return Reckoning(known + round(added * ratio), target.room)
 
@@ -60,7 +63,8 @@ def ratio_of(reported: int, estimated: int) -> float:
 
 @dataclass
 class Room:
-    """What a conversation has left, while the results of one step enter in order. ``used`` is in tokens."""
+    """What a conversation has left, while the results of one step enter in order. ``used`` is in
+    tokens."""
 
     target: TargetSpec
     used: int

@@ -1,7 +1,9 @@
-"""Where a provider's key and its requests go, and the fingerprint of exactly that: what people confirm.
+"""Where a provider's key and its requests go, and the fingerprint of exactly that: what people
+confirm.
 
-A provider is like a server: whoever changes its destination enters its key again, or somebody who may confirm launches
-confirms it. Pure: values in, values out. The migration that brought it uses it too, so what it makes of values stays.
+A provider is like a server: whoever changes its destination enters its key again, or somebody who
+may confirm launches confirms it. Pure: values in, values out. The migration that brought it uses it
+too, so what it makes of values stays.
 """
 
 from __future__ import annotations
@@ -16,18 +18,25 @@ from subagents.domain.model_options import Problem
 
 
 def fingerprint(
-    kind: str, base_url: str, networks: Sequence[str], headers: Mapping[str, str], options: Mapping[str, Any]
+    kind: str,
+    base_url: str,
+    networks: Sequence[str],
+    headers: Mapping[str, str],
+    options: Mapping[str, Any],
 ) -> str:
-    """SHA-256 over everything that says where requests go, the values of headers included (they never leave)."""
+    """SHA-256 over everything that says where requests go, the values of headers included (they
+    never leave)."""
     whole = [kind, base_url, list(networks), dict(headers), dict(options)]
     return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()
 
 
 def proves_the_key(key: str | None, headers: Mapping[str, str], before: Mapping[str, str]) -> bool:
-    """Whether a save shows that whoever saves has every secret that would be sent: all of them were entered now.
+    """Whether a save shows that whoever saves has every secret that would be sent: all of them were
+    entered now.
 
-    ``key``: what was entered, None for nothing; ``before``: the headers that were stored. A reference (``${…}``) can be
-    written by people who do not know what it stands for, and so can a header that is left as it was.
+    ``key``: what was entered, None for nothing; ``before``: the headers that were stored. A
+    reference (``${…}``) can be written by people who do not know what it stands for, and so can a
+    header that is left as it was.
     """
     kept = set(before.values()) & set(headers.values())
     return bool(key) and not kept and not _refers([key or "", *headers.values()])

@@ -1,4 +1,5 @@
-"""Which model is asked next: the first target until it fails, then the next; the request stays the same."""
+"""Which model is asked next: the first target until it fails, then the next; the request stays the
+same."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask this target now. It gets ``seconds``, so that those which are asked after it have their share of the run's time."""
+    """Ask this target now. It gets ``seconds``, so that those which are asked after it have their
+    share of the run's time."""
 
     target: TargetSpec
     seconds: float = math.inf
@@ -45,7 +47,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No target is left; why the run ends, and the last error. ``why`` says of each target what it came to."""
+    """No target is left; why the run ends, and the last error. ``why`` says of each target what it
+    came to."""
 
     exit: Exit
     kind: ErrorKind | None
@@ -62,15 +65,22 @@ _EXITS = {
 }
 
 
-def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: float = math.inf) -> Ask | Wait | GiveUp:
-    """What to do for this turn after the attempts so far. Waits only when every target has to be waited for.
+def choose(
+    targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: float = math.inf
+) -> Ask | Wait | GiveUp:
+    """What to do for this turn after the attempts so far. Waits only when every target has to be
+    waited for.
 
     ``left``: seconds that the run has; who asks to be left alone for longer is not waited for.
     """
-    usable = [target for target in targets if not _out(target, failed) and _in_time(target, failed, left)]
+    usable = [
+        target for target in targets if not _out(target, failed) and _in_time(target, failed, left)
+    ]
     if not usable:
         last = failed[-1].kind if failed else None
-        return GiveUp(_EXITS.get(last, Exit.MODEL) if last else Exit.MODEL, last, _why(targets, failed, left))
+        return GiveUp(
+            _EXITS.get(last, Exit.MODEL) if last else Exit.MODEL, last, _why(targets, failed, left)
+        )
     rounds = min(_tries(target, failed) for target in usable)
     due = [target for target in usable if _tries(target, failed) == rounds]
     waits = [_wait(target, failed) for target in due]
@@ -80,14 +90,18 @@ def choose(targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: flo
 
 def _why(targets: Sequence[TargetSpec], failed: Sequence[Failed], left: float) -> str:
     """Who was asked, and what came of it; and who was not."""
-    return " ".join(f"{target.label}: {_fate(target, failed, left)}" for target in targets) or "No model is configured."
+    return (
+        " ".join(f"{target.label}: {_fate(target, failed, left)}" for target in targets)
+        or "No model is configured."
+    )
 
 
 def _fate(target: TargetSpec, failed: Sequence[Failed], left: float) -> str:
     own = [f for f in failed if f.model_id == target.model_id]
     if not own:
         return "not used."
-    last, times = own[-1], f" ({len(own)} times)" if len(own) > 1 else ""
+    last = own[-1]
+    times = f" ({len(own)} times)" if len(own) > 1 else ""
     said = f" ({last.message[:_LONGEST_WORDS]})" if last.message else ""
     if _out(target, failed) or _in_time(target, failed, left):
         return f"{last.kind.value}{times}{said}."

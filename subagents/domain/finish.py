@@ -22,7 +22,8 @@ class Finish(StrEnum):
 
 
 def finish_of(reason: str | None, *, text: str, calls: int, refused: bool = False) -> Finish:
-    """``reason``: of the provider, in OpenAI's words (litellm translates); ``refused``: the model said so itself."""
+    """``reason``: of the provider, in OpenAI's words (litellm translates); ``refused``: the model
+    said so itself."""
     if refused:
         return Finish.REFUSAL
     if reason == "content_filter":

@@ -16,10 +16,13 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
-# What the code really does: leases are taken only in these states, and every other move is a fault of ours.
+# What the code really does: leases are taken only in these states, and every other move is a fault
+# of ours.
 RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.CANCELLED, RunState.FAILED}),
-    RunState.RUNNING: frozenset({RunState.WAITING, RunState.DONE, RunState.FAILED, RunState.CANCELLED}),
+    RunState.RUNNING: frozenset(
+        {RunState.WAITING, RunState.DONE, RunState.FAILED, RunState.CANCELLED}
+    ),
     RunState.WAITING: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
 }
 
@@ -38,7 +41,9 @@ class CallState(StrEnum):
 
 
 CALL_MOVES: dict[CallState, frozenset[CallState]] = {
-    CallState.PLANNED: frozenset({CallState.STARTED, CallState.REFUSED, CallState.CANCELLED, CallState.UNKNOWN}),
+    CallState.PLANNED: frozenset(
+        {CallState.STARTED, CallState.REFUSED, CallState.CANCELLED, CallState.UNKNOWN}
+    ),
     # (planned -> unknown: an operator wanted it made again, and the run ended before it was)
     # back to planned: it was found that nothing had been sent, or that repeating does no harm
     CallState.STARTED: frozenset(
@@ -53,7 +58,13 @@ CALL_MOVES: dict[CallState, frozenset[CallState]] = {
         }
     ),
     CallState.WAITING: frozenset(
-        {CallState.DONE, CallState.FAILED, CallState.REFUSED, CallState.UNKNOWN, CallState.CANCELLED}
+        {
+            CallState.DONE,
+            CallState.FAILED,
+            CallState.REFUSED,
+            CallState.UNKNOWN,
+            CallState.CANCELLED,
+        }
     ),
     # an operator settles it: done, failed, or again
     CallState.UNKNOWN: frozenset({CallState.DONE, CallState.FAILED, CallState.PLANNED}),
@@ -62,7 +73,8 @@ OPEN_CALLS = (CallState.PLANNED, CallState.WAITING, CallState.STARTED)
 
 
 class Exit(StrEnum):
-    """Why a run ended, in the names of the agent tools that operators know (S2, netdata ai-agent)."""
+    """Why a run ended, in the names of the agent tools that operators know (S2, netdata
+    ai-agent)."""
 
     ANSWER = "EXIT-FINAL-ANSWER"
     MAX_TURNS = "EXIT-MAX-TURNS-WITH-RESPONSE"

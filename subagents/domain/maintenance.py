@@ -1,4 +1,5 @@
-"""Maintenance requests: their kinds and states, what each costs in energy, and how servers are ranked by a search."""
+"""Maintenance requests: their kinds and states, what each costs in energy, and how servers are
+ranked by a search."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ SWITCH = "enabled"  # among the fields of a change: whether the server is served
 
 
 class State(StrEnum):
-    """How far a request is; stored. Paused and cancelled are substates, so programs know exactly these four."""
+    """How far a request is; stored. Paused and cancelled are substates, so programs know exactly
+    these four."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -43,7 +45,8 @@ class Substate(StrEnum):
 
 
 class Wish(StrEnum):
-    """What somebody wants of a request that is under way; the worker sees it at once. ``HALT`` is never stored."""
+    """What somebody wants of a request that is under way; the worker sees it at once. ``HALT`` is
+    never stored."""
 
     NONE = ""
     PAUSE = "pause"
@@ -77,7 +80,8 @@ class ProposalState(StrEnum):
 
 
 ENERGY_PER_SECOND = 2.0
-# The least and the most that a request of each kind is charged when it completes; one that ends early pays its time.
+# The least and the most that a request of each kind is charged when it completes; one that ends
+# early pays its time.
 ENERGY_RANGE: dict[Kind, tuple[float, float]] = {
     Kind.ADD: (5.0, 10.0),
     Kind.TEST: (10.0, 20.0),
@@ -121,7 +125,8 @@ _WEIGHTS = (("slug", 8), ("name", 6), ("tools", 3), ("description", 2))
 
 
 def search(query: str, servers: Iterable[Known], limit: int) -> list[Found]:
-    """The servers in which words of the query stand, best first; a word at a word's beginning counts double."""
+    """The servers in which words of the query stand, best first; a word at a word's beginning
+    counts double."""
     words = sorted(set(re.findall(r"\w+", query.casefold())))
     found = [match for server in servers if (match := _matched(words, server)).score]
     return sorted(found, key=lambda match: (-match.score, match.slug))[:limit]
@@ -134,11 +139,14 @@ def _matched(words: list[str], server: Known) -> Found:
         "tools": " ".join(server.tools),
         "description": server.description,
     }
-    score, reasons = 0, []
+    score = 0
+    reasons = []
     for place, weight in _WEIGHTS:
         for word in words:
             hits = len(re.findall(rf"(?:\b|_){re.escape(word)}", texts[place].casefold()))
             if hits or word in texts[place].casefold():
                 score += weight * (2 if hits else 1)
-                reasons.append(f"'{word}' in {'its ' if place in ('name', 'description') else ''}{place}")
+                reasons.append(
+                    f"'{word}' in {'its ' if place in ('name', 'description') else ''}{place}"
+                )
     return Found(server.slug, score, tuple(reasons))

@@ -37,7 +37,8 @@ _AFTER = {
     ErrorKind.REFUSED: After.SKIP,
     ErrorKind.POLICY: After.SKIP,
     ErrorKind.CONTEXT: After.SKIP,
-    ErrorKind.BAD_REQUEST: After.SKIP,  # mostly of this model alone: no tools, no temperature, another schema
+    # mostly of this model alone: no tools, no temperature, another schema
+    ErrorKind.BAD_REQUEST: After.SKIP,
     ErrorKind.EMPTY: After.SKIP,
     ErrorKind.RATE_LIMITED: After.RETRY,
     ErrorKind.OVERLOADED: After.RETRY,
@@ -52,7 +53,12 @@ class ModelError(Exception):
     """A request to a model that failed. ``message`` holds no key; ``retry_after`` is in seconds."""
 
     def __init__(
-        self, kind: ErrorKind, message: str, *, status: int | None = None, retry_after: float | None = None
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -91,14 +97,22 @@ _BY_NAME = {
     "BadGatewayError": ErrorKind.OVERLOADED,
 }
 _DROPPED = (
-    "cannot connect", "connection refused", "connect call failed", "connection error", "server disconnected",
-    "payload is not completed", "connection closed", "connection reset", "incomplete chunked read",
-)  # fmt: skip
+    "cannot connect",
+    "connection refused",
+    "connect call failed",
+    "connection error",
+    "server disconnected",
+    "payload is not completed",
+    "connection closed",
+    "connection reset",
+    "incomplete chunked read",
+)
 _NO_MONEY = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
 
 
 def classify(name: str, status: int | None, text: str) -> ErrorKind:
-    """Which error it is, from the exception's class name, HTTP status and text: classes differ between providers."""
+    """Which error it is, from the exception's class name, HTTP status and text: classes differ
+    between providers."""
     lowered = text.lower()
     if name not in ("ContextWindowExceededError", "ContentPolicyViolationError"):
         if any(phrase in lowered for phrase in _NO_MONEY):
@@ -107,7 +121,8 @@ def classify(name: str, status: int | None, text: str) -> ErrorKind:
             return ErrorKind.NETWORK
         if status in (402, 403, 413):  # each provider's adapter names these differently
             return _BY_STATUS[status]
-    if "traceback (most recent call last)" in lowered:  # of the library, which could not read the answer
+    # of the library, which could not read the answer
+    if "traceback (most recent call last)" in lowered:
         name = "APIResponseValidationError"
     if name in _BY_NAME:
         return _BY_NAME[name]

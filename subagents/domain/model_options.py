@@ -1,11 +1,13 @@
-"""Options of a model's requests: one spelling for each, and for each kind of provider those that it takes.
+"""Options of a model's requests: one spelling for each, and for each kind of provider those that it
+takes.
 
-Operators and files write them as they know them (``topP``, ``top_p``, ``maxOutputTokens``); they are stored as
-written and read by ``spelled``. What would be ignored or refused with every request is refused when it is saved
-(``problem``), so that nothing is dropped without a word.
+Operators and files write them as they know them (``topP``, ``top_p``, ``maxOutputTokens``); they
+are stored as written and read by ``spelled``. What would be ignored or refused with every request
+is refused when it is saved (``problem``), so that nothing is dropped without a word.
 
-What is not on a kind's list is refused (``not_allowed``): options become arguments of the library that asks models, and
-among its arguments are those that say where a request goes and with which key.
+What is not on a kind's list is refused (``not_allowed``): options become arguments of the library
+that asks models, and among its arguments are those that say where a request goes and with which
+key.
 """
 
 from __future__ import annotations
@@ -19,41 +21,119 @@ Options = Mapping[str, Any]
 
 # The other spellings of the three vendors' APIs and of the source designs' files.
 _ALIASES = {
-    "stop_sequences": "stop", "max_output_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "max_tokens": "max_tokens",
-}  # fmt: skip
+    "stop_sequences": "stop",
+    "max_output_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_tokens": "max_tokens",
+}
 _SAMPLING = {"temperature", "top_p", "stop"}
 _CHAT = _SAMPLING | {
-    "frequency_penalty", "logit_bias", "parallel_tool_calls", "presence_penalty", "reasoning_effort", "seed", "user",
+    "frequency_penalty",
+    "logit_bias",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "reasoning_effort",
+    "seed",
+    "user",
     "verbosity",
-}  # fmt: skip
+}
 _OPEN_WEIGHTS = {"min_p", "repetition_penalty", "top_a", "top_k"}  # of servers that run them
-_COMPATIBLE = _CHAT | _OPEN_WEIGHTS | {
-    "chat_template_kwargs", "enable_thinking", "include_reasoning", "length_penalty", "logprobs", "metadata", "min_tokens",
-    "num_ctx", "num_predict", "reasoning", "repeat_last_n", "repeat_penalty", "service_tier", "stop_token_ids", "store",
-    "think", "thinking", "thinking_budget", "top_logprobs", "typical_p",
-}  # fmt: skip
+_COMPATIBLE = (
+    _CHAT
+    | _OPEN_WEIGHTS
+    | {
+        "chat_template_kwargs",
+        "enable_thinking",
+        "include_reasoning",
+        "length_penalty",
+        "logprobs",
+        "metadata",
+        "min_tokens",
+        "num_ctx",
+        "num_predict",
+        "reasoning",
+        "repeat_last_n",
+        "repeat_penalty",
+        "service_tier",
+        "stop_token_ids",
+        "store",
+        "think",
+        "thinking",
+        "thinking_budget",
+        "top_logprobs",
+        "typical_p",
+    }
+)
 _KNOWN = {
-    "openai": _CHAT | {"metadata", "prompt_cache_retention", "safety_identifier", "service_tier", "store"},
-    "anthropic": _SAMPLING | {
-        "metadata", "parallel_tool_calls", "reasoning_effort", "service_tier", "thinking", "top_k",
-    },
-    "google": _SAMPLING | {
-        "frequency_penalty", "presence_penalty", "reasoning_effort", "safety_settings", "seed", "thinking_config",
+    "openai": _CHAT
+    | {"metadata", "prompt_cache_retention", "safety_identifier", "service_tier", "store"},
+    "anthropic": _SAMPLING
+    | {
+        "metadata",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "service_tier",
+        "thinking",
         "top_k",
     },
-    "ollama": _SAMPLING | {
-        "min_p", "num_ctx", "num_predict", "repeat_last_n", "repeat_penalty", "seed", "think", "top_k",
+    "google": _SAMPLING
+    | {
+        "frequency_penalty",
+        "presence_penalty",
+        "reasoning_effort",
+        "safety_settings",
+        "seed",
+        "thinking_config",
+        "top_k",
     },
-    "openrouter": _CHAT | _OPEN_WEIGHTS | {
-        "include_reasoning", "metadata", "models", "plugins", "provider", "reasoning", "route", "service_tier", "thinking",
+    "ollama": _SAMPLING
+    | {
+        "min_p",
+        "num_ctx",
+        "num_predict",
+        "repeat_last_n",
+        "repeat_penalty",
+        "seed",
+        "think",
+        "top_k",
+    },
+    "openrouter": _CHAT
+    | _OPEN_WEIGHTS
+    | {
+        "include_reasoning",
+        "metadata",
+        "models",
+        "plugins",
+        "provider",
+        "reasoning",
+        "route",
+        "service_tier",
+        "thinking",
         "transforms",
     },
     "compatible": _COMPATIBLE,
     "scripted": _COMPATIBLE,
-}  # fmt: skip
+}
 _NAMES = set().union(*_KNOWN.values(), _ALIASES, _ALIASES.values())
-_OURS = {"model", "messages", "tools", "stream", "api_key", "api_base", "num_retries", "max_retries", "timeout"}
-_EFFORTS = {"minimal": 1_024, "low": 1_024, "medium": 2_048, "high": 4_096, "xhigh": 8_192, "max": 16_384}
+_OURS = {
+    "model",
+    "messages",
+    "tools",
+    "stream",
+    "api_key",
+    "api_base",
+    "num_retries",
+    "max_retries",
+    "timeout",
+}
+_EFFORTS = {
+    "minimal": 1_024,
+    "low": 1_024,
+    "medium": 2_048,
+    "high": 4_096,
+    "xhigh": 8_192,
+    "max": 16_384,
+}
 LEAST_BUDGET = 1_024  # tokens; Anthropic refuses less
 _ROOM = 512  # tokens of the output that are left for the answer itself
 # claude-3-7-sonnet-…, claude-opus-4-20250514, claude-sonnet-4-5-…, claude-sonnet-5
@@ -83,9 +163,11 @@ def _name(written: str) -> str:
 
 
 def combined(kind: str, model: str, general: Options, own: Options) -> dict[str, Any]:
-    """What is sent to a model: the provider's options (``general``) under its own; both as they are written.
+    """What is sent to a model: the provider's options (``general``) under its own; both as they are
+    written.
 
-    A provider's sampling is a default, as an expert tool's temperature is: it does not go to models that take none.
+    A provider's sampling is a default, as an expert tool's temperature is: it does not go to models
+    that take none.
     """
     found = spelled(general) | spelled(own)
     if _samples_by_itself(kind, model, found):
@@ -100,32 +182,45 @@ def _samples_by_itself(kind: str, model: str, given: Options) -> bool:
     return kind == "anthropic" and (not takes_temperature(model) or _thinks(given))
 
 
-def problem(kind: str, model: str, given: Options, *, max_output: int, tool_choice: str = "") -> Problem | None:
-    """What a provider of this kind, asked for this model, would refuse or ignore. ``model`` empty: of any model.
+def problem(
+    kind: str, model: str, given: Options, *, max_output: int, tool_choice: str = ""
+) -> Problem | None:
+    """What a provider of this kind, asked for this model, would refuse or ignore. ``model`` empty:
+    of any model.
 
     ``given`` is ``combined``; ``max_output`` in tokens.
     """
     return (
         not_allowed(kind, given)
-        or (_fixed_sampling(given) if kind == "openai" and _samples_by_itself(kind, model, given) else None)
+        or (
+            _fixed_sampling(given)
+            if kind == "openai" and _samples_by_itself(kind, model, given)
+            else None
+        )
         or (_claudes(model, given, max_output, tool_choice) if kind == "anthropic" else None)
     )
 
 
 def not_allowed(kind: str, given: Options) -> Problem | None:
-    """Which of these options are not on the kind's list, whatever model is asked. ``given`` is ``spelled``."""
+    """Which of these options are not on the kind's list, whatever model is asked. ``given`` is
+    ``spelled``."""
     known = _KNOWN.get(kind, set())
     unknown = sorted(set(given) - known)
     allowed = f"Allowed: {_list(known)}."
     if "max_tokens" in given:
         return Problem(
-            "The length of an answer is not an option.", "Enter it as the output limit of the model (max output)."
+            "The length of an answer is not an option.",
+            "Enter it as the output limit of the model (max output).",
         )
     if ours := sorted(_OURS & set(given)):
-        return Problem(f"These options are reserved for the site: {', '.join(ours)}.", f"Remove them. {allowed}")
+        return Problem(
+            f"These options are reserved for the site: {', '.join(ours)}.",
+            f"Remove them. {allowed}",
+        )
     if unknown:
         return Problem(
-            f"This kind of provider does not have these options: {', '.join(unknown)}.", f"Remove them. {allowed}"
+            f"This kind of provider does not have these options: {', '.join(unknown)}.",
+            f"Remove them. {allowed}",
         )
     return None
 
@@ -135,10 +230,13 @@ def _list(names: set[str]) -> str:
 
 
 def _fixed_sampling(given: Options) -> Problem | None:
-    fixed = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"} & set(given)
+    fixed = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"} & set(
+        given
+    )
     if fixed - ({"temperature"} if given.get("temperature") == 1 else set()):
         return Problem(
-            f"The reasoning models of OpenAI do not support {_list(fixed)}.", "Remove it, or choose another model."
+            f"The reasoning models of OpenAI do not support {_list(fixed)}.",
+            "Remove it, or choose another model.",
         )
     return None
 
@@ -147,9 +245,13 @@ def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> P
     """Anthropic's rules for extended thinking, and for models that take no sampling parameters."""
     effort = given.get("reasoning_effort")
     if effort is not None and effort != "none" and effort not in _EFFORTS:
-        return Problem(f"{effort!r:.60} is not a valid reasoning effort.", f"Use none, {', '.join(_EFFORTS)}.")
+        return Problem(
+            f"{effort!r:.60} is not a valid reasoning effort.", f"Use none, {', '.join(_EFFORTS)}."
+        )
     if not takes_temperature(model) and (fixed := {"temperature", "top_p", "top_k"} & set(given)):
-        return Problem(f"This model does not support {_list(fixed)}.", "Remove it, or choose another model.")
+        return Problem(
+            f"This model does not support {_list(fixed)}.", "Remove it, or choose another model."
+        )
     return _wrong_thinking(model, given.get("thinking"), max_output) or (
         _beside_thinking(given, max_output, tool_choice) if _thinks(given) else None
     )
@@ -167,7 +269,10 @@ def _beside_thinking(given: Options, max_output: int, tool_choice: str) -> Probl
             "Remove these options.",
         )
     if tool_choice == "required":
-        return Problem("With thinking, the model cannot be forced to call a tool.", "Set the tool choice to auto.")
+        return Problem(
+            "With thinking, the model cannot be forced to call a tool.",
+            "Set the tool choice to auto.",
+        )
     return None
 
 
@@ -182,16 +287,21 @@ def _wrong_thinking(model: str, thinking: Any, max_output: int) -> Problem | Non
         )
     if kind == "adaptive" and (0, 0) < _version(model) < (4, 6):
         return Problem(
-            "This model cannot choose the length of its thinking itself.", "Set a budget with budget_tokens."
+            "This model cannot choose the length of its thinking itself.",
+            "Set a budget with budget_tokens.",
         )
     if kind == "enabled" and not takes_temperature(model):
-        return Problem("This model chooses the length of its thinking itself.", 'Use {"type": "adaptive"}.')
+        return Problem(
+            "This model chooses the length of its thinking itself.", 'Use {"type": "adaptive"}.'
+        )
     return _wrong_budget(thinking.get("budget_tokens"), max_output) if kind == "enabled" else None
 
 
 def _wrong_budget(budget: Any, max_output: int) -> Problem | None:
     if not isinstance(budget, int) or budget < LEAST_BUDGET:
-        return Problem(f"budget_tokens of thinking must be at least {LEAST_BUDGET:,}.", "Raise budget_tokens.")
+        return Problem(
+            f"budget_tokens of thinking must be at least {LEAST_BUDGET:,}.", "Raise budget_tokens."
+        )
     if budget + _ROOM > max_output:
         return Problem(
             f"A thinking budget of {budget:,} tokens leaves no room for an answer in the output limit of {max_output:,} tokens.",
@@ -214,14 +324,16 @@ def _version(model: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ClaudeThinking:
-    """``thinking`` as Anthropic's API takes it; ``effort`` of a model that decides by itself how long it thinks."""
+    """``thinking`` as Anthropic's API takes it; ``effort`` of a model that decides by itself how
+    long it thinks."""
 
     thinking: dict[str, Any]
     effort: str = ""
 
 
 def claude_thinking(model: str, given: Options, max_output: int) -> ClaudeThinking | None:
-    """None: no thinking. The budget is below ``max_output`` whatever was asked for. ``given`` is ``spelled``."""
+    """None: no thinking. The budget is below ``max_output`` whatever was asked for. ``given`` is
+    ``spelled``."""
     if not _thinks(given) or max_output < LEAST_BUDGET + _ROOM:
         return None
     thinking = given.get("thinking")
@@ -241,7 +353,8 @@ def takes_temperature(model: str) -> bool:
 
 
 def gemini_thinking(model: str, given: Options, max_output: int) -> dict[str, Any]:
-    """Gemini's ``thinkingConfig``, empty for the model's own way: as it was written, or from ``reasoning_effort``."""
+    """Gemini's ``thinkingConfig``, empty for the model's own way: as it was written, or from
+    ``reasoning_effort``."""
     if written := given.get("thinking_config"):
         return dict(written)
     effort = given.get("reasoning_effort")
@@ -252,4 +365,6 @@ def gemini_thinking(model: str, given: Options, max_output: int) -> dict[str, An
     if re.search(r"gemini-(?:[3-9]|\d\d)", model):
         levels = {"minimal": "low", "low": "low", "medium": "medium"}
         return {"thinkingLevel": levels.get(str(effort), "high")}
-    return {"thinkingBudget": min(_EFFORTS.get(str(effort), LEAST_BUDGET), max(0, max_output - _ROOM))}
+    return {
+        "thinkingBudget": min(_EFFORTS.get(str(effort), LEAST_BUDGET), max(0, max_output - _ROOM))
+    }

@@ -1,4 +1,5 @@
-"""Tool results on their way into a conversation: flattened to text, and paged when they are large."""
+"""Tool results on their way into a conversation: flattened to text, and paged when they are
+large."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ _LINK_FIELDS = {"uri": 2_000, "name": 200, "mimeType": 100}  # characters
 
 
 def flattened(result: Mapping[str, Any]) -> str:
-    """The text of a result: text parts joined by line breaks, others as tags: ``[image: image/png, 512 bytes]``.
+    """The text of a result: text parts joined by line breaks, others as tags: ``[image: image/png,
+    512 bytes]``.
 
-    Structured content follows as compact JSON, unless a text of the result is the same JSON, as the protocol recommends.
+    Structured content follows as compact JSON, unless a text of the result is the same JSON, as the
+    protocol recommends.
     """
     texts = [_part(part) for part in result.get("content") or [] if isinstance(part, dict)]
     structured = result.get("structuredContent")
@@ -53,7 +56,8 @@ def _part(part: Mapping[str, Any]) -> str:
 
 
 def find_links(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the resource links of a result, as they are shown to people: uri, name and mimeType, cut if they are long."""
+    """Return the resource links of a result, as they are shown to people: uri, name and mimeType,
+    cut if they are long."""
     parts = [part for part in result.get("content") or [] if isinstance(part, dict)]
     return [
         {field: plain(str(part.get(field) or ""), limit) for field, limit in _LINK_FIELDS.items()}
@@ -63,12 +67,14 @@ def find_links(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def handle_of(run: str, place: str) -> str:
-    """A short name for a stored output; the same for the same place, so that repeating stores nothing twice."""
+    """A short name for a stored output; the same for the same place, so that repeating stores
+    nothing twice."""
     return hashlib.sha256(f"{run}/{place}".encode()).hexdigest()[:12]
 
 
 def preview(handle: str, text: str, *, limit: int) -> str:
-    """What the model sees instead of a large result: how large it is, its beginning, and how to read on."""
+    """What the model sees instead of a large result: how large it is, its beginning, and how to
+    read on."""
     shown = text[: max(200, limit // 4)]
     return (
         f"The result is too large to show: {len(text.encode(errors='surrogatepass'))} bytes, {len(lines_of(text))} lines. "
@@ -81,15 +87,21 @@ def preview(handle: str, text: str, *, limit: int) -> str:
 def lines_of(text: str) -> list[str]:
     """The lines of a stored output, at least one.
 
-    A very long line (JSON often is nothing but one) counts as several, so that all of it can be read.
+    A very long line (JSON often is nothing but one) counts as several, so that all of it can be
+    read.
     """
-    cut = (line[at : at + _LINE] for line in text.splitlines() for at in range(0, max(1, len(line)), _LINE))
+    cut = (
+        line[at : at + _LINE]
+        for line in text.splitlines()
+        for at in range(0, max(1, len(line)), _LINE)
+    )
     return list(cut) or [""]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a stored output: its text, first and last line (from 1), and how many lines there are."""
+    """One page of a stored output: its text, first and last line (from 1), and how many lines there
+    are."""
 
     text: str
     first: int
@@ -98,7 +110,8 @@ class Page:
 
 
 def page(text: str, *, from_line: int = 1, lines: int = 200, limit: int = PAGE) -> Page:
-    """Lines from ``from_line`` (from 1), at most ``lines`` and ``limit`` characters, but at least one line."""
+    """Lines from ``from_line`` (from 1), at most ``lines`` and ``limit`` characters, but at least
+    one line."""
     every = lines_of(text)
     start = min(max(1, from_line), len(every))
     taken: list[str] = []
@@ -115,10 +128,14 @@ def found(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
     """Every line with the word (any case), numbered, with the lines around it."""
     every = lines_of(text)
     hits = [i for i, line in enumerate(every) if word.lower() in line.lower()]
-    near = sorted({j for i in hits for j in range(max(0, i - around), min(len(every), i + around + 1))})
+    near = sorted(
+        {j for i in hits for j in range(max(0, i - around), min(len(every), i + around + 1))}
+    )
     shown = "\n".join(f"{i + 1}: {every[i]}" for i in near)
     head = f"{len(hits)} lines contain {word!r}.\n"
-    return head + (shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)")
+    return head + (
+        shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)"
+    )
 
 
 TOOL: dict[str, Any] = {
@@ -130,15 +147,26 @@ TOOL: dict[str, Any] = {
         "parameters": {
             "type": "object",
             "properties": {
-                "handle": {"type": "string", "description": "Handle that was returned instead of the result."},
-                "from_line": {"type": "integer", "minimum": 1, "description": "First line to read. Default 1."},
+                "handle": {
+                    "type": "string",
+                    "description": "Handle that was returned instead of the result.",
+                },
+                "from_line": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "First line to read. Default 1.",
+                },
                 "lines": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": 1000,
                     "description": "Number of lines to read. Default 200.",
                 },
-                "find": {"type": "string", "minLength": 1, "description": "Show only lines with this text."},
+                "find": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "Show only lines with this text.",
+                },
             },
             "required": ["handle"],
             "additionalProperties": False,

@@ -46,7 +46,8 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertSpec:
-    """Limits are None where there are none. ``max_seconds`` is wall-clock time without waiting for people."""
+    """Limits are None where there are none. ``max_seconds`` is wall-clock time without waiting for
+    people."""
 
     name: str
     description: str

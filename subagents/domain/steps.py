@@ -1,4 +1,5 @@
-"""What a run does next, read off its records alone. Pure, so that a crash at any point changes nothing."""
+"""What a run does next, read off its records alone. Pure, so that a crash at any point changes
+nothing."""
 
 from __future__ import annotations
 
@@ -56,12 +57,16 @@ def only_reads(call: CallView) -> bool:
 
 
 def next_step(
-    spec: ExpertSpec, turns: Sequence[TurnView], spent: Spent, final: Exit | None, joins: Joins = only_reads
+    spec: ExpertSpec,
+    turns: Sequence[TurnView],
+    spent: Spent,
+    final: Exit | None,
+    joins: Joins = only_reads,
 ) -> Step:
     """What the run does next.
 
-    ``final``: the reason that an earlier step has left why the next turn must be the last. ``joins``: whether a call may be made at
-    the same time as others.
+    ``final``: the reason that an earlier step has left why the next turn must be the last.
+    ``joins``: whether a call may be made at the same time as others.
     """
     if not turns:
         return AskModel(final or reached(spec, spent))
@@ -72,14 +77,19 @@ def next_step(
     open_calls = [call for call in calls if call.state in OPEN_CALLS]
     if open_calls:
         batch = _batch(open_calls, spec.parallelism, joins)
-        return RunCalls(batch) if batch else WaitForPeople(tuple(c for c in open_calls if c.state == CallState.WAITING))
+        return (
+            RunCalls(batch)
+            if batch
+            else WaitForPeople(tuple(c for c in open_calls if c.state == CallState.WAITING))
+        )
     if calls:
         return AskModel(final or reached(spec, spent))
     return Conclude(final or Exit.ANSWER)
 
 
 def _batch(open_calls: Sequence[CallView], parallelism: int, joins: Joins) -> tuple[CallView, ...]:
-    """The calls that may go now: those that may be made together; any other alone, and nothing passes it."""
+    """The calls that may go now: those that may be made together; any other alone, and nothing
+    passes it."""
     batch: list[CallView] = []
     for call in open_calls:
         if call.state == CallState.WAITING:

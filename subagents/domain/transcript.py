@@ -1,4 +1,5 @@
-"""The conversation of a run, rebuilt from its records: the same records always give the same messages."""
+"""The conversation of a run, rebuilt from its records: the same records always give the same
+messages."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ PLAIN_PROMPT = (
 )
 INSTRUCTIONS_HEADER = "## TOOLS' INSTRUCTIONS"
 TIMED_OUT = "Tool execution timed out"  # in the words of the third source design
-# Keys of our own in a message, which no provider sees: what an answer's model wants back with it, which model that was,
-# and that a tool's call has failed.
-STATE, MADE_BY, FAILED = "provider_state", "made_by", "is_error"
+# Keys of our own in a message, which no provider sees: what an answer's model wants back with it,
+# which model that was, and that a tool's call has failed.
+STATE = "provider_state"
+MADE_BY = "made_by"
+FAILED = "is_error"
 UNKNOWN_OUTCOME = (
     f"OUTCOME UNKNOWN: this call was sent, but no answer arrived. {OUTCOME_UNKNOWN} Do not repeat it. "
     "Check with a tool that only reads, or say in your answer that the outcome is unknown."
@@ -78,7 +81,8 @@ def messages(
     instructions: Mapping[str, str],
     note: str = "",
 ) -> list[dict[str, Any]]:
-    """The whole conversation in OpenAI's shape; ``note`` is what we tell the model before the turn that comes now."""
+    """The whole conversation in OpenAI's shape; ``note`` is what we tell the model before the turn
+    that comes now."""
     said: list[dict[str, Any]] = [
         {"role": "system", "content": system_prompt(spec, instructions)},
         {"role": "user", "content": json.dumps(arguments, ensure_ascii=False, sort_keys=True)},
@@ -89,9 +93,14 @@ def messages(
 
 
 def for_model(said: Sequence[Mapping[str, Any]], label: str) -> list[dict[str, Any]]:
-    """The messages as this model may get them: what another one wants back with its answers is not for it."""
+    """The messages as this model may get them: what another one wants back with its answers is not
+    for it."""
     return [
-        {key: value for key, value in message.items() if key != MADE_BY and (key != STATE or message[MADE_BY] == label)}
+        {
+            key: value
+            for key, value in message.items()
+            if key != MADE_BY and (key != STATE or message[MADE_BY] == label)
+        }
         for message in said
     ]
 
@@ -102,11 +111,16 @@ def system_prompt(spec: ExpertSpec, instructions: Mapping[str, str]) -> str:
     Tool schemas travel as tools, never as text.
     """
     prompt = "\n\n".join(
-        filter(None, [spec.system_prompt.strip() or PLAIN_PROMPT, instruction_for(spec.answer_format)])
+        filter(
+            None, [spec.system_prompt.strip() or PLAIN_PROMPT, instruction_for(spec.answer_format)]
+        )
     )
     if not (spec.tool_instructions and instructions):
         return prompt
-    blocks = [f"## TOOL {server} INSTRUCTIONS\n{text.strip()}" for server, text in sorted(instructions.items())]
+    blocks = [
+        f"## TOOL {server} INSTRUCTIONS\n{text.strip()}"
+        for server, text in sorted(instructions.items())
+    ]
     return "\n\n".join([prompt, INSTRUCTIONS_HEADER, *blocks])
 
 
@@ -144,7 +158,8 @@ _LONGEST_BROKEN = 1_000  # characters
 
 
 def as_object(arguments: str) -> str:
-    """Arguments for a history: providers accept only objects there, so broken ones are shown inside of one."""
+    """Arguments for a history: providers accept only objects there, so broken ones are shown inside
+    of one."""
     try:
         if isinstance(json.loads(arguments), dict):
             return arguments
@@ -175,7 +190,8 @@ def concluding(reason: Exit) -> str:
 
 
 def so_far(turns: Sequence[TurnView]) -> str:
-    """What a run has done that ends without a last word of its model, for its caller; empty: nothing."""
+    """What a run has done that ends without a last word of its model, for its caller; empty:
+    nothing."""
     calls = [f"{call.name} ({call.state})" for turn in turns for call in turn.calls]
     more = f" and {len(calls) - _TOLD} more" if len(calls) > _TOLD else ""
     said = next((turn.text for turn in reversed(turns) if turn.text.strip()), "")
@@ -188,7 +204,9 @@ def repairing(problem: str) -> str:
     return f"Your answer does not match the required JSON schema: {problem} Answer again with only the corrected JSON."
 
 
-SPEAK = "You have not given an answer yet. Answer the question now in words, from what you have seen."
+SPEAK = (
+    "You have not given an answer yet. Answer the question now in words, from what you have seen."
+)
 BRIEF = "Your output limit was reached before you answered. Answer the question now in a few words."
 CONTINUE = "Your answer was cut off at your output limit. Continue exactly where it was cut off. Do not repeat or explain anything."
 _REPAIR = repairing("")[:20]

@@ -9,7 +9,16 @@ from mcpregistry.services.records import audit
 from subagents.models import EffortAgent
 from subagents.services.experts import text_parameter
 
-_BY_WORKERS = ("worker", "fence", "lease_until", "wake_at", "idle_since", "finished_at", "focus", "awaits_level")
+_BY_WORKERS = (
+    "worker",
+    "fence",
+    "lease_until",
+    "wake_at",
+    "idle_since",
+    "finished_at",
+    "focus",
+    "awaits_level",
+)
 
 
 @transaction.atomic
@@ -20,7 +29,9 @@ def save_effort_agent(*, row: EffortAgent, actor: str) -> EffortAgent:
     if row.expert_id is not None:
         text_parameter(row.expert)
     save_checked(row)
-    audit.record(kind=kind, actor=actor, subject=f"effort_agent:{row.expert.name}", enabled=row.enabled)
+    audit.record(
+        kind=kind, actor=actor, subject=f"effort_agent:{row.expert.name}", enabled=row.enabled
+    )
     return row
 
 
@@ -29,12 +40,17 @@ def answer_all(*, row: EffortAgent, actor: str) -> None:
     """Have it answer all its conversations again, after its model has selected one."""
     EffortAgent.objects.filter(pk=row.pk).update(focus="")
     audit.record(
-        kind="effort_agent.answers_all", actor=actor, subject=f"effort_agent:{row.expert.name}", before=row.focus
+        kind="effort_agent.answers_all",
+        actor=actor,
+        subject=f"effort_agent:{row.expert.name}",
+        before=row.focus,
     )
 
 
 @transaction.atomic
 def delete_effort_agent(*, row: EffortAgent, actor: str) -> None:
     """Delete one; its conversations and runs stay."""
-    audit.record(kind="effort_agent.deleted", actor=actor, subject=f"effort_agent:{row.expert.name}")
+    audit.record(
+        kind="effort_agent.deleted", actor=actor, subject=f"effort_agent:{row.expert.name}"
+    )
     row.delete()

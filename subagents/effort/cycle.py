@@ -1,8 +1,9 @@
 """One cycle: give the answers that are there, and have new ones made, as energy allows.
 
-It waits for nothing: models are asked by runs, which it starts and finds ended. First it polls the background sub-agent
-(what it tells, what it has used) and decides on its work; then it answers. Each of the two is one transaction of whoever holds
-the lease, so a worker that dies leaves it undone as a whole.
+It waits for nothing: models are asked by runs, which it starts and finds ended. First it polls the
+background sub-agent (what it tells, what it has used) and decides on its work; then it answers.
+Each of the two is one transaction of whoever holds the lease, so a worker that dies leaves it
+undone as a whole.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def renew(lease: Lease) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What a cycle needs to know: the agent, and how its energy stands once the sub-agent's is taken (None without a pool)."""
+    """What a cycle needs to know: the agent, and how its energy stands once the sub-agent's is
+    taken (None without a pool)."""
 
     agent: EffortAgent
     level: float | None
@@ -75,7 +77,8 @@ class Cycle:
 
 
 def turn(lease: Lease) -> float | None:
-    """One cycle. Returns the seconds until the next; None: it was switched off. Raises LostLease."""
+    """One cycle. Returns the seconds until the next; None: it was switched off. Raises
+    LostLease."""
     began = time.monotonic()
     with transaction.atomic():  # by itself: calls of the agent wait for its pool meanwhile
         if renew(lease):
@@ -91,9 +94,14 @@ def turn(lease: Lease) -> float | None:
         did += [*_tell(cycle), *_begin(cycle)]
         if did or polled:
             CycleLog.objects.create(
-                agent=agent, at=database_now(), level=before, level_after=level, polled=polled,
-                took_ms=(time.monotonic() - began) * 1000, decision="; ".join(did)[:500],
-            )  # fmt: skip
+                agent=agent,
+                at=database_now(),
+                level=before,
+                level_after=level,
+                polled=polled,
+                took_ms=(time.monotonic() - began) * 1000,
+                decision="; ".join(did)[:500],
+            )
         return agent.cycle_seconds
 
 
@@ -110,8 +118,10 @@ def _level(pool: EnergyPool | None) -> float | None:
 
 
 def _poll(agent: EffortAgent) -> tuple[float | None, float, list[str]]:
-    """Hear the sub-agent, take what it has used, and decide on its work. Returns the level before, what was used, what was done."""
-    did, pool = _hear(agent), _pool(agent)
+    """Hear the sub-agent, take what it has used, and decide on its work. Returns the level before,
+    what was used, what was done."""
+    did = _hear(agent)
+    pool = _pool(agent)
     if pool is None:
         return None, 0.0, did
     before = _level(pool)
@@ -120,43 +130,66 @@ def _poll(agent: EffortAgent) -> tuple[float | None, float, list[str]]:
 
 
 def _hear(agent: EffortAgent) -> list[str]:
-    """What the sub-agent tells is written where the agent asked, if that goes on: then it answers to it."""
+    """What the sub-agent tells is written where the agent asked, if that goes on: then it answers
+    to it."""
     heard = queue.poll_messages(MaintenanceRequest.objects.filter(agent=agent.expert.agent.slug))
     open_ones = Conversation.objects.open().filter(agent=agent.expert.agent)
     for each in heard:
-        talk = open_ones.filter(pk=each.request.conversation).first() if each.kind != Told.STATUS else None
+        talk = (
+            open_ones.filter(pk=each.request.conversation).first()
+            if each.kind != Told.STATUS
+            else None
+        )
         if talk is not None:
-            text = f"{each.request}: {each.kind} {json.dumps(each.data, ensure_ascii=False)}"[:LONGEST_MESSAGE]
+            text = f"{each.request}: {each.kind} {json.dumps(each.data, ensure_ascii=False)}"[
+                :LONGEST_MESSAGE
+            ]
             messages.say(conversation=talk, kind=MessageKind.IN, text=text, author=SUB_AGENT)
-    return [f"received {len(heard)} message{'s' * (len(heard) > 1)} from the sub-agent"] if heard else []
+    return (
+        [f"received {len(heard)} message{'s' * (len(heard) > 1)} from the sub-agent"]
+        if heard
+        else []
+    )
 
 
 def _tell(cycle: Cycle) -> list[str]:
     """Write the answers of runs that have ended into their conversations, each once."""
     open_ones = Exchange.objects.filter(told_at=None, conversation__agent=cycle.agent.expert.agent)
-    ended = open_ones.filter(run__finished_at__isnull=False).select_related("conversation__agent", "run")
+    ended = open_ones.filter(run__finished_at__isnull=False).select_related(
+        "conversation__agent", "run"
+    )
     return [_answered(exchange) for exchange in ended]
 
 
 def _answered(exchange: Exchange) -> str:
-    run, conversation = exchange.run, exchange.conversation
+    run = exchange.run
+    conversation = exchange.conversation
     assert run is not None  # one that could not be started was told at once
     Exchange.objects.filter(pk=exchange.pk).update(told_at=database_now())
     if not Conversation.objects.filter(pk=conversation.pk).open().exists():
         return f"{conversation.pk}: ended in the meantime"
-    said = run.answer if run.state == RunState.DONE else f"I could not answer: {run.error or run.exit or run.state}"
+    said = (
+        run.answer
+        if run.state == RunState.DONE
+        else f"I could not answer: {run.error or run.exit or run.state}"
+    )
     if said.strip():
         messages.say(
-            conversation=conversation, kind=MessageKind.OUT, text=said[:LONGEST_MESSAGE],
+            conversation=conversation,
+            kind=MessageKind.OUT,
+            text=said[:LONGEST_MESSAGE],
             author=f"agent:{conversation.agent.slug}",
-        )  # fmt: skip
+        )
     return f"{conversation.pk}: answered"
 
 
 def _begin(cycle: Cycle) -> list[str]:
     """Have answers made to what nobody has answered, the oldest first."""
-    going = Exchange.objects.filter(told_at=None, conversation__agent=cycle.agent.expert.agent).count()
-    unanswered, selected = _unanswered(cycle.agent), _selected(cycle.agent)
+    going = Exchange.objects.filter(
+        told_at=None, conversation__agent=cycle.agent.expert.agent
+    ).count()
+    unanswered = _unanswered(cycle.agent)
+    selected = _selected(cycle.agent)
     if selected is not None:
         _tell_others(unanswered.exclude(pk=selected.pk), selected)
         unanswered = unanswered.filter(pk=selected.pk)
@@ -174,7 +207,8 @@ def _said_before(agent: EffortAgent) -> bool:
 
 
 def _unanswered(agent: EffortAgent) -> QuerySet[Any]:
-    """Open conversations with a message that no answer has seen; each with ``newest``, its number."""
+    """Open conversations with a message that no answer has seen; each with ``newest``, its
+    number."""
     now = database_now()
     read = Exchange.objects.filter(conversation=OuterRef("pk"))
     rows = Conversation.objects.open().filter(
@@ -205,7 +239,10 @@ def _tell_others(unanswered: QuerySet[Any], selected: Conversation) -> None:
     for conversation in waiting[:AT_ONCE]:
         text = f"I answer only the conversation '{selected}' for now. I will answer here when it has ended."
         messages.say(
-            conversation=conversation, kind=MessageKind.OUT, text=text, author=f"agent:{conversation.agent.slug}"
+            conversation=conversation,
+            kind=MessageKind.OUT,
+            text=text,
+            author=f"agent:{conversation.agent.slug}",
         )
 
 
@@ -214,9 +251,12 @@ def _begun(agent: EffortAgent, conversation: Any) -> str:
     try:
         with transaction.atomic():
             run = runs.start(
-                expert=agent.expert.name, arguments={text_parameter(agent.expert): transcript(said)}, origin="talk",
-                requester=_asker(said), conversation=conversation.pk,
-            )  # fmt: skip
+                expert=agent.expert.name,
+                arguments={text_parameter(agent.expert): transcript(said)},
+                origin="talk",
+                requester=_asker(said),
+                conversation=conversation.pk,
+            )
             Exchange.objects.create(conversation=conversation, run=run, read_to=conversation.newest)
     except SlipsnisseError as error:
         return _refused(conversation, error)
@@ -228,17 +268,27 @@ def _refused(conversation: Any, error: SlipsnisseError) -> str:
     text = f"I could not answer: {error}"[:LONGEST_MESSAGE]
     author = f"agent:{conversation.agent.slug}"
     messages.say(conversation=conversation, kind=MessageKind.OUT, text=text, author=author)
-    Exchange.objects.create(conversation=conversation, read_to=conversation.newest, told_at=database_now())
+    Exchange.objects.create(
+        conversation=conversation, read_to=conversation.newest, told_at=database_now()
+    )
     return f"{conversation.pk}: {error.code}"
 
 
 def transcript(said: Sequence[Message]) -> str:
     """What was said, as the model reads it: the newest that fits, the oldest of that first."""
-    names = {MessageKind.IN: "Person", MessageKind.OUT: "You", MessageKind.THOUGHT: "You, to yourself"}
+    names = {
+        MessageKind.IN: "Person",
+        MessageKind.OUT: "You",
+        MessageKind.THOUGHT: "You, to yourself",
+    }
     lines: list[str] = []
     room = _LONGEST
     for each in reversed(said):
-        who = "The background sub-agent" if each.author == SUB_AGENT else names[MessageKind(each.kind)]
+        who = (
+            "The background sub-agent"
+            if each.author == SUB_AGENT
+            else names[MessageKind(each.kind)]
+        )
         line = f"{who}: {each.text}"
         room -= len(line)
         if room < 0 and lines:
@@ -248,7 +298,8 @@ def transcript(said: Sequence[Message]) -> str:
 
 
 def _asker(said: Sequence[Message]) -> Requester:
-    """The person who wrote last. Nobody who has written in the conversation approves what the answer's calls ask for."""
+    """The person who wrote last. Nobody who has written in the conversation approves what the
+    answer's calls ask for."""
     for each in reversed(said):
         if each.kind == MessageKind.IN and each.author_id is not None:
             return Requester(each.author_id, each.author.removeprefix("user:"))

@@ -16,7 +16,8 @@ from subagents.models import EFFORT_TOPIC, EffortAgent
 
 
 class Loops(Driver[bool]):
-    """One per worker process, on its event loop. Being switched off cuts the pause between two cycles."""
+    """One per worker process, on its event loop. Being switched off cuts the pause between two
+    cycles."""
 
     kind = "effort"
 
@@ -54,4 +55,7 @@ class Loops(Driver[bool]):
 
 def _off(keys: list[str]) -> dict[str, bool]:
     """Which of them are switched off."""
-    return {key: not on for key, on in EffortAgent.objects.filter(pk__in=keys).values_list("pk", "enabled")}
+    return {
+        key: not on
+        for key, on in EffortAgent.objects.filter(pk__in=keys).values_list("pk", "enabled")
+    }

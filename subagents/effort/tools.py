@@ -29,25 +29,37 @@ _TEXT = {"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE}
 
 
 LISTINGS: tuple[Mapping[str, Any], ...] = (
-    listing("respond", "Sends a message to the user immediately, in addition to your final answer.", text=_TEXT),
-    listing("think", "Keeps a thought for yourself. It is sent to no one.", text=_TEXT),
-    listing("end_conversation", "Ends this conversation permanently. No more messages can be written in it."),
     listing(
-        "snooze_conversation", "Ignores this conversation for this number of seconds, even if there are new messages.",
+        "respond",
+        "Sends a message to the user immediately, in addition to your final answer.",
+        text=_TEXT,
+    ),
+    listing("think", "Keeps a thought for yourself. It is sent to no one.", text=_TEXT),
+    listing(
+        "end_conversation",
+        "Ends this conversation permanently. No more messages can be written in it.",
+    ),
+    listing(
+        "snooze_conversation",
+        "Ignores this conversation for this number of seconds, even if there are new messages.",
         seconds={"type": "integer", "minimum": 1, "maximum": 30 * 86_400},
     ),
     listing(
-        "select_conversation", "Answers only this conversation from now on. An empty id selects all conversations again.",
+        "select_conversation",
+        "Answers only this conversation from now on. An empty id selects all conversations again.",
         id={"type": "string", "maxLength": 32},
     ),
     listing(
-        "await_energy", "Pauses all answers until your energy pool has reached this level.",
+        "await_energy",
+        "Pauses all answers until your energy pool has reached this level.",
         level={"type": "number", "minimum": 0},
     ),
-)  # fmt: skip
+)
 
 
-_OFFERS = tuple(own_tools.offer(KIND, _SERVER, -30 - number, listed) for number, listed in enumerate(LISTINGS))
+_OFFERS = tuple(
+    own_tools.offer(KIND, _SERVER, -30 - number, listed) for number, listed in enumerate(LISTINGS)
+)
 
 
 class ConversationTools:
@@ -55,38 +67,64 @@ class ConversationTools:
 
     kind = KIND
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
         """All of them, in runs of hosted agents."""
         return _OFFERS if endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug) else ()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Do it and say so. A refusal is a result marked as an error, with its remedy."""
-        agent, conversation = call.request.catalogue.agent.slug, call.request.conversation
+        agent = call.request.catalogue.agent.slug
+        conversation = call.request.conversation
         try:
             return said(
-                {"done": await db_call(_act, call.entry.offer.tool.name, agent, conversation, call.request.arguments)}
+                {
+                    "done": await db_call(
+                        _act,
+                        call.entry.offer.tool.name,
+                        agent,
+                        conversation,
+                        call.request.arguments,
+                    )
+                }
             )
         except SlipsnisseError as error:
             return own_tools.refused(error)
 
 
 def effort_source(engine: object) -> tuple[Source, Dispatcher]:
-    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    """The source and its dispatcher for an engine; registered with
+    ``calls.more_sources.add_source``."""
     served = ConversationTools()
     return served, served
 
 
 @transaction.atomic
 def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> str:
-    row = Conversation.objects.select_related("agent").filter(pk=conversation, agent__slug=agent).first()
+    row = (
+        Conversation.objects.select_related("agent")
+        .filter(pk=conversation, agent__slug=agent)
+        .first()
+    )
     if row is None:
-        raise Denied("This run does not belong to one of your conversations.", remedy="Answer without this tool.")
+        raise Denied(
+            "This run does not belong to one of your conversations.",
+            remedy="Answer without this tool.",
+        )
     match name:
         case "respond":
-            messages.say(conversation=row, kind=MessageKind.OUT, text=given["text"], author=f"agent:{agent}")
+            messages.say(
+                conversation=row, kind=MessageKind.OUT, text=given["text"], author=f"agent:{agent}"
+            )
             return "The message was sent."
         case "think":
-            messages.say(conversation=row, kind=MessageKind.THOUGHT, text=given["text"], author=f"agent:{agent}")
+            messages.say(
+                conversation=row,
+                kind=MessageKind.THOUGHT,
+                text=given["text"],
+                author=f"agent:{agent}",
+            )
             return "The thought was kept."
         case "end_conversation":
             lifecycle.end(conversation=row, actor=f"agent:{agent}")
@@ -102,21 +140,30 @@ def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> 
 
 
 def _selected(agent: str, conversation: str) -> str:
-    if conversation and not Conversation.objects.open().filter(pk=conversation, agent__slug=agent).exists():
+    if (
+        conversation
+        and not Conversation.objects.open().filter(pk=conversation, agent__slug=agent).exists()
+    ):
         raise ArgumentsInvalid(
             "You have no open conversation with this id.",
             remedy="Use the id of an open conversation, or an empty string.",
         )
     EffortAgent.objects.filter(expert__agent__slug=agent).update(focus=conversation)
-    return "Only this conversation is answered." if conversation else "All conversations are answered."
+    return (
+        "Only this conversation is answered." if conversation else "All conversations are answered."
+    )
 
 
 def _awaiting(agent: str, level: float) -> str:
-    loop = EffortAgent.objects.select_related("expert__agent__energy_pool").get(expert__agent__slug=agent)
+    loop = EffortAgent.objects.select_related("expert__agent__energy_pool").get(
+        expert__agent__slug=agent
+    )
     pool = loop.expert.agent.energy_pool
     if pool is None or level > pool.capacity:
         held = (
-            "You do not have an energy pool." if pool is None else f"Your pool holds at most {pool.capacity:g} units."
+            "You do not have an energy pool."
+            if pool is None
+            else f"Your pool holds at most {pool.capacity:g} units."
         )
         raise ArgumentsInvalid(held, remedy="Continue without waiting, or wait for a lower level.")
     EffortAgent.objects.filter(pk=loop.pk).update(awaits_level=level)

@@ -1,1 +1,2 @@
-"""Headends: expert tools as models of OpenAI's and Anthropic's APIs, and as a REST service. They translate, and decide nothing."""
+"""Headends: expert tools as models of OpenAI's and Anthropic's APIs, and as a REST service. They
+translate, and decide nothing."""

@@ -1,4 +1,5 @@
-"""Anthropic's API: models, messages, and the count of tokens. Source: Anthropic API reference; tried with the official client."""
+"""Anthropic's API: models, messages, and the count of tokens. Source: Anthropic API reference;
+tried with the official client."""
 
 from __future__ import annotations
 
@@ -15,10 +16,16 @@ from subagents.headends.session import Reply, Usage
 from subagents.llm.scripted.pieces import event, pieces
 
 _TYPES = {
-    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-    409: "invalid_request_error", 413: "request_too_large", 422: "invalid_request_error", 429: "rate_limit_error",
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
     503: "overloaded_error",
-}  # fmt: skip
+}
 
 
 def model(name: str, created: int) -> dict[str, Any]:
@@ -30,13 +37,22 @@ def model(name: str, created: int) -> dict[str, Any]:
 def models(names: list[str], created: int) -> dict[str, Any]:
     """``GET /models``."""
     first, last = (names[0], names[-1]) if names else (None, None)
-    return {"data": [model(name, created) for name in names], "has_more": False, "first_id": first, "last_id": last}
+    return {
+        "data": [model(name, created) for name in names],
+        "has_more": False,
+        "first_id": first,
+        "last_id": last,
+    }
 
 
 def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
     """Return the body of an error."""
     kind = _TYPES.get(error.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": f"req_{request}"}
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": error.message},
+        "request_id": f"req_{request}",
+    }
 
 
 @dataclass(frozen=True)
@@ -53,10 +69,17 @@ class Message:
         return self._message(call, reply.usage) | {"content": text, "stop_reason": _stop(reply)}
 
     def render_start(self, call: str) -> bytes:
-        """Return ``message_start``. Its usage is 0, because the usage is known at the end of the run."""
+        """Return ``message_start``. Its usage is 0, because the usage is known at the end of the
+        run."""
         start = self._message(call, Usage()) | {"content": [], "stop_reason": None}
-        block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-        return event({"type": "message_start", "message": start}, "message_start") + event(block, "content_block_start")
+        block = {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": ""},
+        }
+        return event({"type": "message_start", "message": start}, "message_start") + event(
+            block, "content_block_start"
+        )
 
     def render_keepalive(self, call: str, status: str) -> bytes:
         """``ping``."""
@@ -66,10 +89,14 @@ class Message:
         """Yield the text, the stop reason and the usage."""
         for piece in pieces(answer_text(reply)):
             delta = {"type": "text_delta", "text": piece}
-            yield event({"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta")
+            yield event(
+                {"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta"
+            )
         yield event({"type": "content_block_stop", "index": 0}, "content_block_stop")
         end = {"stop_reason": _stop(reply), "stop_sequence": None}
-        yield event({"type": "message_delta", "delta": end, "usage": usage(reply.usage)}, "message_delta")
+        yield event(
+            {"type": "message_delta", "delta": end, "usage": usage(reply.usage)}, "message_delta"
+        )
         yield event({"type": "message_stop"}, "message_stop")
 
     def render_stream_error(self, error: HeadendError, request: str) -> bytes:
@@ -78,16 +105,22 @@ class Message:
 
     def _message(self, call: str, used: Usage) -> dict[str, Any]:
         return {
-            "id": f"msg_{call}", "type": "message", "role": "assistant", "model": self.model, "stop_sequence": None,
+            "id": f"msg_{call}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "stop_sequence": None,
             "usage": usage(used),
-        }  # fmt: skip
+        }
 
 
 def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Message]:
     """Read a request for a message. Raises HeadendError (400)."""
     most = body.get("max_tokens")
     if type(most) is not int or most < 1:
-        raise invalid_request("max_tokens is required and must be a positive integer.", "max_tokens")
+        raise invalid_request(
+            "max_tokens is required and must be a positive integer.", "max_tokens"
+        )
     options = body.get("output_config")
     wanted = options.get("format") if isinstance(options, dict) else None
     return (
@@ -100,7 +133,9 @@ def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerForm
 def read_chat(body: Mapping[str, Any]) -> list[ChatMessage]:
     """Read the messages. The system text comes first."""
     system = read_text(body.get("system"), "system")
-    return ([ChatMessage("system", system)] if system.strip() else []) + read_messages(body.get("messages"))
+    return ([ChatMessage("system", system)] if system.strip() else []) + read_messages(
+        body.get("messages")
+    )
 
 
 def usage(used: Usage) -> dict[str, Any]:

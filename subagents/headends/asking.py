@@ -1,7 +1,8 @@
 """Converts the messages of a chat to the arguments of an expert tool.
 
-An expert tool with one text argument gets the last message of the user, after the earlier messages and the system text of the client. For
-its model all of this is data, below the prompt of the tool. Other expert tools get their arguments as a JSON object in the last message.
+An expert tool with one text argument gets the last message of the user, after the earlier messages
+and the system text of the client. For its model all of this is data, below the prompt of the tool.
+Other expert tools get their arguments as a JSON object in the last message.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from mcpregistry.domain.errors import ArgumentsInvalid
 from subagents.headends.errors import HeadendError
 
 LONGEST = 200_000  # characters of all messages
-# Characters of the client's system text. Longer ones belong to coding agents (Claude Code and Codex send 15,000 to 25,000 characters) and
-# describe tools that an expert tool does not have.
+# Characters of the client's system text. Longer ones belong to coding agents (Claude Code and Codex
+# send 15,000 to 25,000 characters) and describe tools that an expert tool does not have.
 LONGEST_INSTRUCTIONS = 4_000
 HISTORY = "history"  # an argument with this name gets the earlier messages
 _TEXTS = {"text", "input_text", "output_text"}
@@ -30,7 +31,8 @@ _SILENT = {
     "function_call",
     "function_call_output",
 }
-# Tasks of Open WebUI, titles of LibreChat (two prompts), Continue, opencode and NextChat, and similar prompts.
+# Tasks of Open WebUI, titles of LibreChat (two prompts), Continue, opencode and NextChat, and
+# similar prompts.
 _BACKGROUND = re.compile(
     r"\s*(?:### Task:|Provide a concise, 5-word-or-less title for the conversation|"
     r"Analyze this conversation and provide:\s+1\. The detected language|"
@@ -39,7 +41,8 @@ _BACKGROUND = re.compile(
     r"(?:short|concise|brief)\b[^\n]{0,80}\btitle\b))",
     re.IGNORECASE,
 )
-WAITING = "A call of this run is waiting for approval:"  # how a message begins that is sent in place of an answer
+# how a message begins that is sent in place of an answer
+WAITING = "A call of this run is waiting for approval:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class ChatMessage:
 
 
 def read_messages(found: object, *, place: str = "messages") -> list[ChatMessage]:
-    """Read the messages of a request. Raises HeadendError (400), also for images, audio and files."""
+    """Read the messages of a request. Raises HeadendError (400), also for images, audio and
+    files."""
     if not isinstance(found, list) or not found:
         raise invalid_request(f"{place} must be a list with at least one message.", place)
     return [_read_message(message, f"{place}[{at}]") for at, message in enumerate(found)]
@@ -62,12 +66,15 @@ def _read_message(message: object, place: str) -> ChatMessage:
         raise invalid_request(f"{place} must be an object.", place)
     role = {"developer": "system"}.get(str(message.get("role")), str(message.get("role")))
     if role not in ("system", "user", "assistant", "tool", "function"):
-        raise invalid_request(f"{place} has the unknown role {str(message.get('role'))[:40]!r}.", place)
+        raise invalid_request(
+            f"{place} has the unknown role {str(message.get('role'))[:40]!r}.", place
+        )
     return ChatMessage(role, read_text(message.get("content"), place))
 
 
 def read_text(content: object, place: str) -> str:
-    """Read the content of a message, which is a text or a list of parts. Raises HeadendError (400)."""
+    """Read the content of a message, which is a text or a list of parts. Raises HeadendError
+    (400)."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -84,21 +91,28 @@ def _read_part(part: object, place: str) -> str:
     if kind in _SILENT:
         return ""
     raise HeadendError(
-        400, "unsupported_content", f"{place} has a part of type {str(kind)[:40]!r}. Expert tools accept only text.",
+        400,
+        "unsupported_content",
+        f"{place} has a part of type {str(kind)[:40]!r}. Expert tools accept only text.",
         param=place,
-    )  # fmt: skip
+    )
 
 
 def build_arguments(chat: Sequence[ChatMessage], input_schema: Mapping[str, Any]) -> dict[str, Any]:
     """Build the arguments of an expert tool. Raises HeadendError (400, 413)."""
-    places = [at for at, message in enumerate(chat) if message.role == "user" and message.text.strip()]
+    places = [
+        at for at, message in enumerate(chat) if message.role == "user" and message.text.strip()
+    ]
     if not places:
         raise invalid_request("messages must have a message of the user with text.", "messages")
     if sum(len(message.text) for message in chat) > LONGEST:
         raise HeadendError(
-            413, "too_long", f"The messages must have at most {LONGEST:,} characters together. Send fewer messages."
+            413,
+            "too_long",
+            f"The messages must have at most {LONGEST:,} characters together. Send fewer messages.",
         )
-    name, history = _find_text_argument(input_schema), HISTORY in (input_schema.get("properties") or {})
+    name = _find_text_argument(input_schema)
+    history = HISTORY in (input_schema.get("properties") or {})
     if not name:
         return _read_object(chat[places[-1]].text, input_schema)
     asked = chat[places[-1]]
@@ -112,7 +126,8 @@ def build_arguments(chat: Sequence[ChatMessage], input_schema: Mapping[str, Any]
 def _drop_notices(before: Sequence[ChatMessage], asked: ChatMessage) -> list[ChatMessage]:
     """Drop the same question if a message about an approval followed it.
 
-    Otherwise a repeated question would have other arguments than the first one, and would not get the answer of its run.
+    Otherwise a repeated question would have other arguments than the first one, and would not get
+    the answer of its run.
     """
     kept = list(before)
     while len(kept) >= 2 and kept[-2] == asked and kept[-1].text.lstrip().startswith(WAITING):
@@ -122,12 +137,21 @@ def _drop_notices(before: Sequence[ChatMessage], asked: ChatMessage) -> list[Cha
 
 def _describe_context(before: Sequence[ChatMessage]) -> list[str]:
     """Return the system text and the earlier messages, with headings."""
-    system = [message.text for message in before if message.role == "system" and message.text.strip()]
+    system = [
+        message.text for message in before if message.role == "system" and message.text.strip()
+    ]
     system = system if sum(map(len, system)) <= LONGEST_INSTRUCTIONS else []
-    talk = [message for message in before if message.role in ("user", "assistant") and message.text.strip()]
+    talk = [
+        message
+        for message in before
+        if message.role in ("user", "assistant") and message.text.strip()
+    ]
     parts = ["Instructions of the client program:", *system] if system else []
     if talk:
-        parts += ["Earlier messages:", *(f"{message.role.capitalize()}: {message.text}" for message in talk)]
+        parts += [
+            "Earlier messages:",
+            *(f"{message.role.capitalize()}: {message.text}" for message in talk),
+        ]
     return [*parts, "Question:"] if parts else []
 
 
@@ -140,7 +164,8 @@ def _build_history(before: Iterable[ChatMessage], input_schema: Mapping[str, Any
 
 
 def _find_text_argument(schema: Mapping[str, Any]) -> str:
-    """Return the name of the only required text argument, or "" if the tool has another signature."""
+    """Return the name of the only required text argument, or "" if the tool has another
+    signature."""
     texts = [
         name
         for name, each in (schema.get("properties") or {}).items()
@@ -158,13 +183,15 @@ def _read_object(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(found, dict):
         shown = json.dumps(schema, ensure_ascii=False)
         raise invalid_request(
-            f"The last message must be a JSON object that matches this schema: {shown[:4_000]}", "messages"
+            f"The last message must be a JSON object that matches this schema: {shown[:4_000]}",
+            "messages",
         )
     return found
 
 
 def find_text_argument(schema: Mapping[str, Any]) -> str:
-    """Return the name of the argument for a question in plain text. Raises ArgumentsInvalid if there is none."""
+    """Return the name of the argument for a question in plain text. Raises ArgumentsInvalid if
+    there is none."""
     if name := _find_text_argument(schema):
         return name
     raise ArgumentsInvalid(

@@ -1,7 +1,8 @@
-"""The HTTP entry point of headends: finds the headend by its path, the agent by its token, and the operation.
+"""The HTTP entry point of headends: finds the headend by its path, the agent by its token, and the
+operation.
 
-The checks come in this order, as for MCP: origin, token, operation. A client without a valid token cannot find out which models
-exist. The shell around the whole site checks the Host header.
+The checks come in this order, as for MCP: origin, token, operation. A client without a valid token
+cannot find out which models exist. The shell around the whole site checks the Host header.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from mcpregistry.gateway.identity import bearer
 from mcpregistry.services.access.tokens import token_hash
 from subagents.domain.formats import AnswerFormat, takes_formats
 from subagents.headends import anthropic, openai, responses, rest
-from subagents.headends.asking import ChatMessage, build_arguments, invalid_request, is_background_prompt
+from subagents.headends.asking import (
+    ChatMessage,
+    build_arguments,
+    invalid_request,
+    is_background_prompt,
+)
 from subagents.headends.errors import HeadendError, from_error
 from subagents.headends.serving import Renderer, get_request_id, serve
 from subagents.headends.session import Question, Session, SharedState
@@ -36,24 +42,31 @@ from subagents.services.offers import Offered
 
 log = structlog.get_logger(__name__)
 
-ONLY = "slipsnisse.headends"  # in the scope of a request: the names of the headends that may answer it
-_RETRIES = b"x-stainless-retry-count"  # of the clients of OpenAI and Anthropic: how often the request was sent before
+# in the scope of a request: the names of the headends that may answer it
+ONLY = "slipsnisse.headends"
+# of the clients of OpenAI and Anthropic: how often the request was sent before
+_RETRIES = b"x-stainless-retry-count"
 _CREATED = 1_767_225_600  # 2026-01-01, for all models
 _KINDS: Mapping[str, Any] = {
-    HeadendKind.OPENAI: openai.error_body, HeadendKind.ANTHROPIC: anthropic.error_body, HeadendKind.REST: rest.error_body,
-}  # fmt: skip
+    HeadendKind.OPENAI: openai.error_body,
+    HeadendKind.ANTHROPIC: anthropic.error_body,
+    HeadendKind.REST: rest.error_body,
+}
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
-_CRASHED = (
-    "Internal error; see the log for details. A run may have started: check the list of runs before you try again."
-)
+_CRASHED = "Internal error; see the log for details. A run may have started: check the list of runs before you try again."
 Operation = Callable[["RoutedRequest"], Awaitable[None]]
 
 
 class RoutedRequest:
     """A request with its headend and its agent."""
 
-    def __init__(self, doors: Headends, exchange: Exchange, headend: HeadendSpec, rest_of_path: str) -> None:
-        self.doors, self.exchange, self.headend, self.subpath = doors, exchange, headend, rest_of_path
+    def __init__(
+        self, doors: Headends, exchange: Exchange, headend: HeadendSpec, rest_of_path: str
+    ) -> None:
+        self.doors = doors
+        self.exchange = exchange
+        self.headend = headend
+        self.subpath = rest_of_path
         self.agent: AgentSpec | None = None
 
     @property
@@ -65,18 +78,25 @@ class RoutedRequest:
     def list_models(self) -> list[str]:
         """Return the ids of all models that this agent may call, including aliases."""
         own = [name for name, entry in self.catalogue.entries.items() if entry.offer.kind == KIND]
-        return sorted({*own, *(alias for alias, name in self.headend.aliases.items() if name in own)})
+        return sorted(
+            {*own, *(alias for alias, name in self.headend.aliases.items() if name in own)}
+        )
 
     def find_expert(self, model: object) -> Offered:
         """Return the expert tool with this model id.
 
-        Raises HeadendError (404). The error is the same if the tool does not exist and if the agent may not call it.
+        Raises HeadendError (404). The error is the same if the tool does not exist and if the agent
+        may not call it.
         """
         if model is None:
             raise invalid_request("model is required.", "model")
         name = self.headend.aliases.get(str(model), str(model))
         entry = self.catalogue.entries.get(name)
-        found = find_expert(self.doors.engine.live.current, name) if entry and entry.offer.kind == KIND else None
+        found = (
+            find_expert(self.doors.engine.live.current, name)
+            if entry and entry.offer.kind == KIND
+            else None
+        )
         if found is None:
             known = ", ".join(self.list_models()[:20]) or "none"
             raise HeadendError(
@@ -99,9 +119,11 @@ class RoutedRequest:
         expert = self.find_expert(body.get("model"))
         if is_background_prompt(chat) and not self.headend.background_prompts:
             raise HeadendError(
-                400, "background_prompt", "This headend refuses requests for titles, tags and follow-up questions, because each of them would "
+                400,
+                "background_prompt",
+                "This headend refuses requests for titles, tags and follow-up questions, because each of them would "
                 "start a run. Choose another model for these tasks in the client, or enable background prompts at the headend.",
-            )  # fmt: skip
+            )
         if answer_format.format and not takes_formats(expert.input_schema):
             raise invalid_request(
                 "A JSON schema cannot be required from this expert tool, because it has an argument named format or schema."
@@ -109,28 +131,49 @@ class RoutedRequest:
         arguments = build_arguments(chat, expert.input_schema)
         stream = body.get("stream") is True
         await self.serve(
-            str(body.get("model")), expert, arguments, answer_format, renderer, stream=stream, max_tokens=max_tokens
+            str(body.get("model")),
+            expert,
+            arguments,
+            answer_format,
+            renderer,
+            stream=stream,
+            max_tokens=max_tokens,
         )
 
     async def serve(
-        self, model: str, expert: Offered, arguments: Mapping[str, Any], answer_format: AnswerFormat, renderer: Renderer, *,
-        stream: bool, max_tokens: object = None, headers: Headers | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: str,
+        expert: Offered,
+        arguments: Mapping[str, Any],
+        answer_format: AnswerFormat,
+        renderer: Renderer,
+        *,
+        stream: bool,
+        max_tokens: object = None,
+        headers: Headers | None = None,
+    ) -> None:
         """Start the run and send its answer."""
         assert self.agent is not None
         question = Question(
-            model=model, expert=expert.name, arguments=arguments, answer_format=answer_format, token_hash=get_token_hash(self.exchange),
-            client=plain(self.exchange.header(b"user-agent"), 100), key=self._key(),
+            model=model,
+            expert=expert.name,
+            arguments=arguments,
+            answer_format=answer_format,
+            token_hash=get_token_hash(self.exchange),
+            client=plain(self.exchange.header(b"user-agent"), 100),
+            key=self._key(),
             is_retry=self.exchange.header(_RETRIES) not in ("", "0"),
             max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
-        )  # fmt: skip
+        )
         session = Session(self.doors.shared, self.headend, self.agent.slug, question)
         await serve(session, self.exchange, renderer, stream=stream, headers=headers)
 
     def _key(self) -> str:
         key = self.exchange.header(b"idempotency-key")
         if len(key) > 200:
-            raise HeadendError(400, "invalid_request", "Idempotency-Key must have at most 200 characters.")
+            raise HeadendError(
+                400, "invalid_request", "Idempotency-Key must have at most 200 characters."
+            )
         return key
 
 
@@ -154,8 +197,10 @@ class Headends:
         self.shared.begin_stop()
 
     def _match(self, scope: Mapping[str, Any]) -> Iterator[tuple[HeadendSpec, str]]:
-        """Yield the headends with this path, and the rest of the path. ``ONLY`` in the scope restricts them by name."""
-        path, only = scope["path"], scope.get(ONLY)
+        """Yield the headends with this path, and the rest of the path. ``ONLY`` in the scope
+        restricts them by name."""
+        path = scope["path"]
+        only = scope.get(ONLY)
         for headend in self.engine.live.current.sections.get(SECTION, ()):
             if headend.kind == HeadendKind.MCP or (only is not None and headend.slug not in only):
                 continue
@@ -205,7 +250,8 @@ class Headends:
             await self._refuse(request, HeadendError(500, "INTERNAL_ERROR", _CRASHED, started=True))
 
     async def _refuse(self, request: RoutedRequest, error: HeadendError) -> None:
-        exchange, name = request.exchange, get_request_id(request.exchange)
+        exchange = request.exchange
+        name = get_request_id(request.exchange)
         body = _KINDS[request.headend.kind](error, name)
         headers = [*error.headers, (b"request-id", f"req_{name}".encode())]
         if error.status == 401:
@@ -213,7 +259,8 @@ class Headends:
         await exchange.answer(error.status, body, headers)
 
     def _find_operation(self, exchange: Exchange) -> tuple[RoutedRequest, Operation | None]:
-        """Find the operation. If several headends share the path, the operation and the headers decide between them."""
+        """Find the operation. If several headends share the path, the operation and the headers
+        decide between them."""
         found = list(self._match(exchange.scope))
         if exchange.header(b"anthropic-version"):  # both APIs have models
             found.sort(key=lambda each: each[0].kind != HeadendKind.ANTHROPIC)
@@ -229,14 +276,19 @@ class Headends:
         token = get_token_hash(exchange)
         agent = self.engine.agent_of(token) if token else None
         if agent is None:
-            problem = "The token is unknown, expired or revoked." if token else "A token is required."
-            raise HeadendError(401, "UNAUTHENTICATED", f"{problem} Create one in the admin: Agents, Issue token.")
+            problem = (
+                "The token is unknown, expired or revoked." if token else "A token is required."
+            )
+            raise HeadendError(
+                401, "UNAUTHENTICATED", f"{problem} Create one in the admin: Agents, Issue token."
+            )
         self.engine.token_uses.add(token)
         return agent
 
 
 def get_token_hash(exchange: Exchange) -> str:
-    """Return the hash of the request's token, or "". Anthropic's clients may send the token as ``x-api-key``."""
+    """Return the hash of the request's token, or "". Anthropic's clients may send the token as
+    ``x-api-key``."""
     token = bearer(exchange.scope["headers"]) or exchange.header(b"x-api-key")
     return token_hash(token) if token else ""
 
@@ -285,7 +337,8 @@ async def _messages(request: RoutedRequest) -> None:
 
 
 async def _count(request: RoutedRequest) -> None:
-    """Estimate the tokens of the messages. The tokens that the run reads in addition are not known in advance."""
+    """Estimate the tokens of the messages. The tokens that the run reads in addition are not known
+    in advance."""
     body = await request.exchange.json()
     request.find_expert(body.get("model"))
     count = sum(estimated(chat.text) for chat in anthropic.read_chat(body))
@@ -294,8 +347,18 @@ async def _count(request: RoutedRequest) -> None:
 
 async def _rest(request: RoutedRequest) -> None:
     expert = request.find_expert(request.subpath)
-    given, answer_format, renderer = await rest.read_request(request.exchange, expert.name, expert.input_schema)
-    await request.serve(request.subpath, expert, given, answer_format, renderer, stream=False, headers=renderer.headers)
+    given, answer_format, renderer = await rest.read_request(
+        request.exchange, expert.name, expert.input_schema
+    )
+    await request.serve(
+        request.subpath,
+        expert,
+        given,
+        answer_format,
+        renderer,
+        stream=False,
+        headers=renderer.headers,
+    )
 
 
 async def _health(request: RoutedRequest) -> None:
@@ -313,7 +376,11 @@ def _list_failed_servers(engine: Engine, agent: AgentSpec) -> set[str]:
     experts = [each for each in now.sections.get("experts", ()) if agent.slug in each.users]
     agents = [now.agents[each.agent] for each in experts if each.agent in now.agents]
     granted = {grant.server_id for each in agents for grant in each.grants}
-    return {server.slug for server in now.servers.values() if server.id in granted and not server.available}
+    return {
+        server.slug
+        for server in now.servers.values()
+        if server.id in granted and not server.available
+    }
 
 
 _OPERATIONS: Mapping[tuple[str, str, str], Operation] = {

@@ -1,7 +1,8 @@
 """Errors of headends, with statuses that official clients handle correctly.
 
-The clients of OpenAI and Anthropic retry on 408, 409, 429 and 5xx. A retry must not start a second run: a failed run is reported as
-422, and every error after the start of a run has the header ``x-should-retry: false``, which both clients obey.
+The clients of OpenAI and Anthropic retry on 408, 409, 429 and 5xx. A retry must not start a second
+run: a failed run is reported as 422, and every error after the start of a run has the header
+``x-should-retry: false``, which both clients obey.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _AGAIN = frozenset({409, 429, 503})  # clients may retry, if nothing was started
 class HeadendError(Exception):
     """A request without an answer. ``code`` is ours.
 
-    Clients must not retry if a run has started (``started``), or if the same request cannot succeed (``final``).
+    Clients must not retry if a run has started (``started``), or if the same request cannot succeed
+    (``final``).
     """
 
     def __init__(
@@ -45,8 +47,13 @@ class HeadendError(Exception):
     ) -> None:
         super().__init__(message)
         self.final = final
-        self.status, self.code, self.message = status, code, message
-        self.run, self.started, self.param, self.wait = run, started, param, wait
+        self.status = status
+        self.code = code
+        self.message = message
+        self.run = run
+        self.started = started
+        self.param = param
+        self.wait = wait
 
     @property
     def may_retry(self) -> bool:
@@ -67,10 +74,14 @@ def from_error(error: SlipsnisseError, *, started: bool = False) -> HeadendError
     if isinstance(error, Busy | Conflict):
         status = {503: 429}.get(status, status) if not started else 422
     final = isinstance(error, KeyReused | PlaceTaken)
-    return HeadendError(status, error.code, str(error), started=started, final=final, wait=getattr(error, "wait", 1))
+    return HeadendError(
+        status, error.code, str(error), started=started, final=final, wait=getattr(error, "wait", 1)
+    )
 
 
 def from_code(code: str, message: str, remedy: str, *, started: bool) -> HeadendError:
     """Convert the error of a call that started no run."""
     status = 422 if started else _OF_CODE.get(code, 422)
-    return HeadendError(status, code, f"{message} {remedy}".strip(), started=started or status == 422)
+    return HeadendError(
+        status, code, f"{message} {remedy}".strip(), started=started or status == 422
+    )

@@ -1,4 +1,5 @@
-"""OpenAI's API: models and chat completions. Source: OpenAI API reference, "Chat Completions"; tried with the official client."""
+"""OpenAI's API: models and chat completions. Source: OpenAI API reference, "Chat Completions";
+tried with the official client."""
 
 from __future__ import annotations
 
@@ -16,9 +17,15 @@ from subagents.llm.scripted.pieces import event, pieces
 
 OWNER = "slipsnisse"
 _TYPES = {
-    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",
-    409: "invalid_request_error", 413: "invalid_request_error", 422: "run_failed", 429: "rate_limit_error",
-}  # fmt: skip
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "invalid_request_error",
+    422: "run_failed",
+    429: "rate_limit_error",
+}
 
 
 def model(name: str, created: int) -> dict[str, Any]:
@@ -34,8 +41,17 @@ def models(names: list[str], created: int) -> dict[str, Any]:
 def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
     """Return the body of an error."""
     kind = _TYPES.get(error.status, "server_error")
-    code = {"UNAUTHENTICATED": "invalid_api_key", "NOT_FOUND": "model_not_found"}.get(error.code, error.code.lower())
-    return {"error": {"message": error.message, "type": kind, "param": error.param or None, "code": code}}
+    code = {"UNAUTHENTICATED": "invalid_api_key", "NOT_FOUND": "model_not_found"}.get(
+        error.code, error.code.lower()
+    )
+    return {
+        "error": {
+            "message": error.message,
+            "type": kind,
+            "param": error.param or None,
+            "code": code,
+        }
+    }
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,10 @@ class Completion:
         """``chat.completion``."""
         message = {"role": "assistant", "content": answer_text(reply), "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
-        return self._envelope(call, "chat.completion") | {"choices": [choice], "usage": usage(reply.usage)}
+        return self._envelope(call, "chat.completion") | {
+            "choices": [choice],
+            "usage": usage(reply.usage),
+        }
 
     def render_start(self, call: str) -> bytes:
         """Return the first chunk."""
@@ -67,7 +86,10 @@ class Completion:
             yield self._chunk(call, {"content": piece})
         yield self._chunk(call, {}, _finish(reply))
         if self.with_usage:
-            yield event(self._envelope(call, "chat.completion.chunk") | {"choices": [], "usage": usage(reply.usage)})
+            yield event(
+                self._envelope(call, "chat.completion.chunk")
+                | {"choices": [], "usage": usage(reply.usage)}
+            )
         yield b"data: [DONE]\n\n"
 
     def render_stream_error(self, error: HeadendError, request: str) -> bytes:
@@ -75,7 +97,12 @@ class Completion:
         return event(error_body(error))
 
     def _envelope(self, call: str, kind: str) -> dict[str, Any]:
-        return {"id": f"chatcmpl-{call}", "object": kind, "created": self.created, "model": self.model}
+        return {
+            "id": f"chatcmpl-{call}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
 
     def _chunk(self, call: str, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -83,12 +110,15 @@ class Completion:
 
 
 def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Completion]:
-    """Read a request for a chat completion. Raises HeadendError (400) for options that cannot be honoured."""
+    """Read a request for a chat completion. Raises HeadendError (400) for options that cannot be
+    honoured."""
     if body.get("n") not in (None, 1):
         raise invalid_request("n must be 1: an expert tool returns one answer.", "n")
     modalities = body.get("modalities")
     if body.get("audio") or (isinstance(modalities, list) and "audio" in modalities):
-        raise invalid_request("modalities must be text: an expert tool answers in text.", "modalities")
+        raise invalid_request(
+            "modalities must be text: an expert tool answers in text.", "modalities"
+        )
     options = body.get("stream_options")
     with_usage = isinstance(options, dict) and options.get("include_usage") is True
     renderer = Completion(str(body.get("model")), with_usage)
@@ -108,7 +138,9 @@ def read_answer_format(found: object, place: str) -> AnswerFormat:
     inner = found.get("json_schema", found)
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if found["type"] != "json_schema" or not isinstance(schema, dict):
-        raise invalid_request(f"{place} must be text, json_object, or json_schema with a schema.", place)
+        raise invalid_request(
+            f"{place} must be text, json_object, or json_schema with a schema.", place
+        )
     return AnswerFormat(JSON, schema)
 
 

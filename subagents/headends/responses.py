@@ -1,6 +1,8 @@
-"""OpenAI's responses, as Codex and agent SDKs use them. Source: OpenAI API reference, "Responses"; tried with the official client.
+"""OpenAI's responses, as Codex and agent SDKs use them. Source: OpenAI API reference, "Responses";
+tried with the official client.
 
-Nothing is stored for a later request: ``store`` changes nothing, and references such as ``previous_response_id`` are refused.
+Nothing is stored for a later request: ``store`` changes nothing, and references such as
+``previous_response_id`` are refused.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Response:
         """Return the events of the start."""
         self._call = call
         begun = self._response(call)
-        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
+        return self._event("response.created", response=begun) + self._event(
+            "response.in_progress", response=begun
+        )
 
     def render_keepalive(self, call: str, status: str) -> bytes:
         """Return a comment, which clients skip."""
@@ -53,7 +57,8 @@ class Response:
     def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
         """Yield one message with one text, then the whole response."""
         status = "incomplete" if reply.finish == "length" else "completed"
-        text, place = answer_text(reply), {"item_id": f"msg_{call}", "output_index": 0, "content_index": 0}
+        text = answer_text(reply)
+        place = {"item_id": f"msg_{call}", "output_index": 0, "content_index": 0}
         begun = self._item(call, None, "in_progress")
         yield self._event("response.output_item.added", output_index=0, item=begun)
         yield self._event("response.content_part.added", **place, part=_text(""))
@@ -61,7 +66,9 @@ class Response:
             yield self._event("response.output_text.delta", **place, delta=piece, logprobs=[])
         yield self._event("response.output_text.done", **place, text=text, logprobs=[])
         yield self._event("response.content_part.done", **place, part=_text(text))
-        yield self._event("response.output_item.done", output_index=0, item=self._item(call, text, status))
+        yield self._event(
+            "response.output_item.done", output_index=0, item=self._item(call, text, status)
+        )
         yield self._event(f"response.{status}", response=self.render(call, reply))
 
     def render_stream_error(self, error: HeadendError, request: str) -> bytes:
@@ -78,19 +85,40 @@ class Response:
     def _item(self, call: str, text: str | None, status: str) -> dict[str, Any]:
         """Return the message of the response. ``text`` is None while it is in progress."""
         content = [] if text is None else [_text(text)]
-        return {"id": f"msg_{call}", "type": "message", "role": "assistant", "status": status, "content": content}
+        return {
+            "id": f"msg_{call}",
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
 
     def _response(self, call: str) -> dict[str, Any]:
         return {
-            "id": f"resp_{call}", "object": "response", "created_at": self.created, "status": "in_progress",
-            "model": self.model, "output": [], "error": None, "incomplete_details": None,
-            "instructions": self.instructions, "metadata": {}, "parallel_tool_calls": False, "temperature": None,
-            "top_p": None, "tool_choice": "none", "tools": [], "store": False, "previous_response_id": None, "usage": None,
-        }  # fmt: skip
+            "id": f"resp_{call}",
+            "object": "response",
+            "created_at": self.created,
+            "status": "in_progress",
+            "model": self.model,
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "instructions": self.instructions,
+            "metadata": {},
+            "parallel_tool_calls": False,
+            "temperature": None,
+            "top_p": None,
+            "tool_choice": "none",
+            "tools": [],
+            "store": False,
+            "previous_response_id": None,
+            "usage": None,
+        }
 
 
 def _error_code(error: HeadendError) -> str:
-    """Return a code of this API. Codex sends the request again after all codes but a few, among them ``invalid_prompt``."""
+    """Return a code of this API. Codex sends the request again after all codes but a few, among
+    them ``invalid_prompt``."""
     if not error.may_retry:
         return "invalid_prompt"
     return "rate_limit_exceeded" if error.status == 429 else "server_error"
@@ -102,7 +130,9 @@ def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerForm
         if body.get(name):
             raise _reference_refused(name)
     if body.get("background"):
-        raise invalid_request("background is not supported, because responses are not stored.", "background")
+        raise invalid_request(
+            "background is not supported, because responses are not stored.", "background"
+        )
     instructions = read_text(body.get("instructions"), "instructions")
     first = [ChatMessage("system", instructions)] if instructions.strip() else []
     form = body.get("text")
@@ -111,7 +141,11 @@ def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerForm
         if isinstance(form, dict)
         else read_answer_format(None, "text.format")
     )
-    return first + _input(body.get("input")), kind, Response(str(body.get("model")), instructions or None)
+    return (
+        first + _input(body.get("input")),
+        kind,
+        Response(str(body.get("model")), instructions or None),
+    )
 
 
 def _input(found: object) -> list[ChatMessage]:
@@ -121,9 +155,13 @@ def _input(found: object) -> list[ChatMessage]:
     items = found if isinstance(found, list) else []
     if any(isinstance(item, dict) and item.get("type") == "item_reference" for item in items):
         raise _reference_refused("item_reference")
-    told = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in items]
+    told = [
+        {"type": "message", **item} if isinstance(item, dict) and "role" in item else item
+        for item in items
+    ]
     return read_messages(
-        [item for item in told if not isinstance(item, dict) or item.get("type") == "message"], place="input"
+        [item for item in told if not isinstance(item, dict) or item.get("type") == "message"],
+        place="input",
     )
 
 

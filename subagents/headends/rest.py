@@ -1,7 +1,8 @@
 """The REST interface: ``GET`` or ``POST …/{expert}``, the answer as text, Markdown or JSON.
 
-With GET the query parameters are the arguments of the expert tool, and ``q`` is its question. With POST the body is a JSON object with the
-arguments, or the question as plain text. ``format`` (text, markdown or json) and ``schema`` (with json and POST) are accepted in addition.
+With GET the query parameters are the arguments of the expert tool, and ``q`` is its question. With
+POST the body is a JSON object with the arguments, or the question as plain text. ``format`` (text,
+markdown or json) and ``schema`` (with json and POST) are accepted in addition.
 """
 
 from __future__ import annotations
@@ -14,14 +15,27 @@ from typing import Any, ClassVar
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.text.canonical import stored
 from subagents.domain.coercion import coerced
-from subagents.domain.formats import FORMAT, FORMATS, JSON, MARKDOWN, SCHEMA, TEXT, AnswerFormat, takes_formats
+from subagents.domain.formats import (
+    FORMAT,
+    FORMATS,
+    JSON,
+    MARKDOWN,
+    SCHEMA,
+    TEXT,
+    AnswerFormat,
+    takes_formats,
+)
 from subagents.headends.asking import find_text_argument
 from subagents.headends.errors import HeadendError, from_error
 from subagents.headends.session import Reply
 from subagents.headends.wire import Exchange
 
 QUESTION = "q"
-_TYPES = {TEXT: b"text/plain; charset=utf-8", MARKDOWN: b"text/markdown; charset=utf-8", JSON: b"application/json"}
+_TYPES = {
+    TEXT: b"text/plain; charset=utf-8",
+    MARKDOWN: b"text/markdown; charset=utf-8",
+    JSON: b"application/json",
+}
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,13 @@ class Answer:
         if self.form != JSON:
             return reply.text.encode()
         facts: dict[str, Any] = {
-            "model": self.expert, "call": call, "run": reply.run, "finish": reply.finish, "answer": reply.text,
+            "model": self.expert,
+            "call": call,
+            "run": reply.run,
+            "finish": reply.finish,
+            "answer": reply.text,
             "usage": {"input_tokens": reply.usage.input, "output_tokens": reply.usage.output},
-        }  # fmt: skip
+        }
         if reply.structured:
             facts["answer"] = json.loads(reply.structured)
         return stored(facts).encode()
@@ -75,16 +93,25 @@ async def read_request(
     exchange: Exchange, expert: str, schema: Mapping[str, Any]
 ) -> tuple[dict[str, Any], AnswerFormat, Answer]:
     """Read a request. Raises HeadendError."""
-    given = await _posted(exchange, schema) if exchange.method == "POST" else _of_address(exchange.query, schema)
+    given = (
+        await _posted(exchange, schema)
+        if exchange.method == "POST"
+        else _of_address(exchange.query, schema)
+    )
     ours = takes_formats(schema)
     form = str((given.pop(FORMAT, None) if ours else None) or exchange.query.get(FORMAT) or TEXT)
     if form not in FORMATS:
         raise HeadendError(
-            422, "ARGUMENTS_INVALID", f'"{form[:40]}" is not a valid format. Use text, markdown or json.', param=FORMAT
+            422,
+            "ARGUMENTS_INVALID",
+            f'"{form[:40]}" is not a valid format. Use text, markdown or json.',
+            param=FORMAT,
         )
     wish = given.pop(SCHEMA, None) if ours and form == JSON else None
     if wish is not None and not isinstance(wish, dict):
-        raise HeadendError(422, "ARGUMENTS_INVALID", "schema must be a JSON Schema object.", param=SCHEMA)
+        raise HeadendError(
+            422, "ARGUMENTS_INVALID", "schema must be a JSON Schema object.", param=SCHEMA
+        )
     asked = AnswerFormat("" if form == JSON else form)
     if wish is not None:
         asked = AnswerFormat(JSON, wish)
@@ -101,7 +128,11 @@ async def _posted(exchange: Exchange, schema: Mapping[str, Any]) -> dict[str, An
 def _of_address(query: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Read the query parameters, converted to the types of the schema."""
     known = (schema.get("properties") or {}).keys()
-    given = {name: value for name, value in query.items() if name in known or name not in (QUESTION, FORMAT)}
+    given = {
+        name: value
+        for name, value in query.items()
+        if name in known or name not in (QUESTION, FORMAT)
+    }
     if QUESTION in query and QUESTION not in known:
         given[_question(schema)] = query[QUESTION]
     return coerced(schema, given)[0]

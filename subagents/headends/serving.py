@@ -1,7 +1,8 @@
 """Sends answers, in one piece or as a stream, for all interfaces.
 
-The text is sent after the end of the run, not while the model writes it: an interrupted stream looks like a complete answer, and a
-fallback model cannot retract what was already sent. Until then the stream is kept alive.
+The text is sent after the end of the run, not while the model writes it: an interrupted stream
+looks like a complete answer, and a fallback model cannot retract what was already sent. Until then
+the stream is kept alive.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from subagents.headends.wire import Exchange, Headers, cancel_and_wait, keep_ali
 
 
 class Renderer(Protocol):
-    """Formats the answer to one request. ``call`` is the id of the call; the id of the answer contains it."""
+    """Formats the answer to one request. ``call`` is the id of the call; the id of the answer
+    contains it."""
 
     waiting_status: ClassVar[int]  # HTTP status of a message about a run that waits for an approval
 
@@ -39,9 +41,15 @@ class Renderer(Protocol):
 
 
 async def serve(
-    session: Session, exchange: Exchange, renderer: Renderer, *, stream: bool, headers: Headers | None = None
+    session: Session,
+    exchange: Exchange,
+    renderer: Renderer,
+    *,
+    stream: bool,
+    headers: Headers | None = None,
 ) -> None:
-    """Answer a request. If the client disconnects, its run is cancelled. Raises HeadendError if nothing was sent yet."""
+    """Answer a request. If the client disconnects, its run is cancelled. Raises HeadendError if
+    nothing was sent yet."""
     watching = asyncio.ensure_future(exchange.watch())
     try:
         await session.enter()
@@ -50,7 +58,8 @@ async def serve(
             await exchange.begin(named)
             await exchange.write(renderer.render_start(session.call))
         reply = await _wait_for_answer(session, exchange, renderer, stream=stream)
-        await session.leave()  # before the answer, because the next request of the client may follow immediately
+        # before the answer, because the next request of the client may follow immediately
+        await session.leave()
         if stream:
             for part in renderer.render_end(session.call, reply):
                 await exchange.write(part)
@@ -71,7 +80,9 @@ async def serve(
         await asyncio.shield(session.leave())
 
 
-async def _wait_for_answer(session: Session, exchange: Exchange, renderer: Renderer, *, stream: bool) -> Reply:
+async def _wait_for_answer(
+    session: Session, exchange: Exchange, renderer: Renderer, *, stream: bool
+) -> Reply:
     work = asyncio.ensure_future(session.answer(exchange.left))
 
     async def pulse() -> None:

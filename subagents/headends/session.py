@@ -1,8 +1,9 @@
-"""One request to a headend, from its place in the queue to the end of its run. All interfaces use it.
+"""One request to a headend, from its place in the queue to the end of its run. All interfaces use
+it.
 
-The call goes through the ordinary engine as a task: a worker executes the run, and the end of the run ends the record of the call.
-This process only watches the run. If a client disconnects before its turn, its request is removed from the queue. If it disconnects
-later, its run is cancelled.
+The call goes through the ordinary engine as a task: a worker executes the run, and the end of the
+run ends the record of the call. This process only watches the run. If a client disconnects before
+its turn, its request is removed from the queue. If it disconnects later, its run is cancelled.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class ClientLeftError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of all turns of a run. ``cached`` is part of ``input``, ``reasoning`` is part of ``output``."""
+    """Tokens of all turns of a run. ``cached`` is part of ``input``, ``reasoning`` is part of
+    ``output``."""
 
     input: int = 0
     output: int = 0
@@ -66,7 +68,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer of a run. ``finish``: stop, length (a limit ended the run early), or waiting (for an approval)."""
+    """The answer of a run. ``finish``: stop, length (a limit ended the run early), or waiting (for
+    an approval)."""
 
     run: str
     text: str
@@ -77,7 +80,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request of a client. ``model`` is the id in the request, ``arguments`` are those of the expert tool."""
+    """A request of a client. ``model`` is the id in the request, ``arguments`` are those of the
+    expert tool."""
 
     model: str
     expert: str
@@ -117,8 +121,13 @@ class SharedState:
 class Session:
     """One request. Call ``enter``, then ``answer``, and ``leave`` in any case."""
 
-    def __init__(self, shared: SharedState, headend: HeadendSpec, agent: str, question: Question) -> None:
-        self._shared, self._headend, self._agent, self._question = shared, headend, agent, question
+    def __init__(
+        self, shared: SharedState, headend: HeadendSpec, agent: str, question: Question
+    ) -> None:
+        self._shared = shared
+        self._headend = headend
+        self._agent = agent
+        self._question = question
         self._place: Place | None = None
         self._is_released = False
         self._begun = False  # the call may have been made
@@ -126,7 +135,8 @@ class Session:
         self.is_joinable = False  # the same question gets the answer of this run
         self._over = False  # the client gets an answer or an error
         self.status = "waiting for a place in the queue"  # a phrase, for clients that show it
-        self.caller, self.token_hash = Caller(agent, headend.endpoint, headend.kind), question.token_hash
+        self.caller = Caller(agent, headend.endpoint, headend.kind)
+        self.token_hash = question.token_hash
         self.session = b""  # for ``Access``: it belongs to no session of a host
         self._access_ended = asyncio.Event()
 
@@ -138,7 +148,8 @@ class Session:
 
     async def enter(self) -> None:
         """Join the queue. Raises HeadendError; then nothing was started."""
-        asked, answer_format = self._question, self._question.answer_format
+        asked = self._question
+        answer_format = self._question.answer_format
         try:
             fingerprint = keyed_digest(
                 "question",
@@ -165,13 +176,16 @@ class Session:
         except Error:
             log.exception("headend.database_failed", headend=self._headend.slug)
             raise HeadendError(
-                503, "UNAVAILABLE", "The database is unavailable; nothing was started. Try again in a moment."
+                503,
+                "UNAVAILABLE",
+                "The database is unavailable; nothing was started. Try again in a moment.",
             ) from None
 
     async def answer(self, left: asyncio.Event) -> Reply:
         """Wait for the turn, make the call, and wait for the end of the run.
 
-        Raises ClientLeftError if the client disconnects, and HeadendError in all other cases without an answer.
+        Raises ClientLeftError if the client disconnects, and HeadendError in all other cases
+        without an answer.
         """
         working = asyncio.ensure_future(self._answer())
         ending = [asyncio.ensure_future(event.wait()) for event in (left, self._access_ended)]
@@ -208,11 +222,13 @@ class Session:
     async def leave(self) -> None:
         """Release the place. A second call does nothing.
 
-        If the client gets no answer, its run is cancelled, unless a later request can get the answer with the same key.
+        If the client gets no answer, its run is cancelled, unless a later request can get the
+        answer with the same key.
         """
         if self._place is None or self._is_released:
             return
-        place, self._is_released = self._place, True
+        place = self._place
+        self._is_released = True
         if self._begun and not self._over and not self._question.key:
             await self._abandon(place)
         await self._shared.queue.leave(place, joinable=self.is_joinable)
@@ -226,7 +242,11 @@ class Session:
         self._begun = True
         self._calling = asyncio.ensure_future(self._shared.engine.call(self._request()))
         outcome = await (asyncio.shield(self._calling) if self._question.key else self._calling)
-        return await self._follow_run(outcome.invocation_id) if outcome.task_id else self._read_outcome(outcome)
+        return (
+            await self._follow_run(outcome.invocation_id)
+            if outcome.task_id
+            else self._read_outcome(outcome)
+        )
 
     def _check_access(self) -> None:
         """Raise HeadendError (401) if the access of the client has ended in the meantime."""
@@ -252,23 +272,34 @@ class Session:
         catalogue = self._shared.engine.catalogue(self._headend.endpoint, self._agent)
         entry = catalogue.entries.get(self._question.expert)
         if entry is None or entry.offer.kind != KIND:
-            raise NotFound(f'No model named "{self._question.model}".', remedy="List the models with GET /models.")
+            raise NotFound(
+                f'No model named "{self._question.model}".',
+                remedy="List the models with GET /models.",
+            )
         return catalogue, entry
 
     def _request(self) -> CallRequest:
         catalogue, entry = self._catalogue()
         expert = find_expert(self._shared.engine.live.current, entry.offer.tool.name)
-        arguments, answer_format = dict(self._question.arguments), self._question.answer_format
+        arguments = dict(self._question.arguments)
+        answer_format = self._question.answer_format
         if expert is not None:
             catalogue = with_any_format(catalogue, entry, expert)
             if takes_formats(expert.input_schema):
                 arguments |= {FORMAT: answer_format.format} if answer_format.format else {}
-                arguments |= {SCHEMA: dict(answer_format.schema)} if answer_format.schema is not None else {}
+                arguments |= (
+                    {SCHEMA: dict(answer_format.schema)} if answer_format.schema is not None else {}
+                )
         return CallRequest(
-            catalogue, entry.name, arguments, self._headend.kind, host_name=self._question.client,
-            host=Host(name=self._question.client, transport=self._headend.kind, tasks=True), call_id=self.call,
+            catalogue,
+            entry.name,
+            arguments,
+            self._headend.kind,
+            host_name=self._question.client,
+            host=Host(name=self._question.client, transport=self._headend.kind, tasks=True),
+            call_id=self.call,
             session=nameless_session(self._headend.endpoint),
-        )  # fmt: skip
+        )
 
     async def _join_run(self, call: str) -> Reply | None:
         """Return the answer of the run that an earlier request started, or None if it made no call.
@@ -281,34 +312,49 @@ class Session:
             return await self._follow_run(call)
         if await db_call(_has_no_run_yet, call):
             raise HeadendError(
-                503, "BUSY", "The process of the first request ended before the run was started. Repeat the request."
+                503,
+                "BUSY",
+                "The process of the first request ended before the run was started. Repeat the request.",
             )
         return self._read_outcome(outcome) if outcome is not None else None
 
     def _read_outcome(self, outcome: CallOutcome) -> Reply:
-        """Return the result of a call that started no run: it was refused, or a cached answer is used."""
+        """Return the result of a call that started no run: it was refused, or a cached answer is
+        used."""
         self._over = True
         if outcome.state is not State.SUCCEEDED or outcome.result is None:
-            raise from_code(outcome.error_code, outcome.message, outcome.remedy, started=outcome.state is State.UNKNOWN)
-        texts = [part["text"] for part in outcome.result.get("content", ()) if part.get("type") == "text"]
+            raise from_code(
+                outcome.error_code,
+                outcome.message,
+                outcome.remedy,
+                started=outcome.state is State.UNKNOWN,
+            )
+        texts = [
+            part["text"] for part in outcome.result.get("content", ()) if part.get("type") == "text"
+        ]
         meta = (outcome.result.get("_meta") or {}).get(META_KEY) or {}
         structured = outcome.result.get("structuredContent")
         return Reply(
-            str(meta.get("run", "")), texts[0] if texts else "", "" if structured is None else canonical(structured)
+            str(meta.get("run", "")),
+            texts[0] if texts else "",
+            "" if structured is None else canonical(structured),
         )
 
     async def _follow_run(self, call: str) -> Reply:
         run_id = (await db_call(_get_run, call)).pk
-        now, waited = Seen(False, -1, -1, ""), 0.0
+        now = Seen(False, -1, -1, "")
+        waited = 0.0
         while not now.ended:
             if now.waits and waited >= self._headend.patience:
                 return await self._report_waiting(run_id)
             rest = self._headend.patience - waited if now.waits else _LOOK_AGAIN
             since = time.monotonic()
-            before, now = now, await self._shared.watch.until_not(run_id, now, min(rest, _LOOK_AGAIN))
+            before = now
+            now = await self._shared.watch.until_not(run_id, now, min(rest, _LOOK_AGAIN))
             waited += time.monotonic() - since if before.waits else 0.0
             if self._shared.watch.stopping:
-                self._over, self.is_joinable = True, True
+                self._over = True
+                self.is_joinable = True
                 raise HeadendError(
                     503,
                     "BUSY",
@@ -322,12 +368,14 @@ class Session:
         return read_reply(run)
 
     async def _report_waiting(self, run_id: str) -> Reply:
-        """Return a text about the approval. The run continues, and the same question gets its answer later.
+        """Return a text about the approval. The run continues, and the same question gets its
+        answer later.
 
         Raises HeadendError (409) if the client would read the text as JSON.
         """
         text = await db_call(_describe_approvals, run_id)
-        self._over, self.is_joinable = True, True
+        self._over = True
+        self.is_joinable = True
         if self._question.answer_format.format == JSON and self._headend.kind != HeadendKind.REST:
             raise HeadendError(409, "WAITING_FOR_APPROVAL", text, run=run_id, started=True)
         return Reply(run_id, text, finish="waiting")
@@ -344,15 +392,22 @@ def read_reply(run: Run) -> Reply:
     usage = Usage(run.input_tokens, run.output_tokens, run.cached_tokens, run.reasoning_tokens)
     if run.state == RunState.DONE:
         text = f"{run.answer}\n\n{CUT}" if run.exit == Exit.CUT else run.answer
-        return Reply(run.pk, text, run.structured, "length" if run.exit in _CUT_SHORT else "stop", usage)
+        return Reply(
+            run.pk, text, run.structured, "length" if run.exit in _CUT_SHORT else "stop", usage
+        )
     said = f" So far: {run.answer}" if run.answer and run.exit != Exit.INVALID_OUTPUT else ""
     raise HeadendError(
-        422, run.exit or "run_failed", f"{run.error or 'The run was cancelled.'}{said}", run=run.pk, started=True
+        422,
+        run.exit or "run_failed",
+        f"{run.error or 'The run was cancelled.'}{said}",
+        run=run.pk,
+        started=True,
     )
 
 
 def truncate(reply: Reply, max_tokens: int | None) -> Reply:
-    """Cut the text after ``max_tokens``, counted with the same tokenizer for all models. A link to an approval is not cut."""
+    """Cut the text after ``max_tokens``, counted with the same tokenizer for all models. A link to
+    an approval is not cut."""
     if (
         max_tokens is None
         or reply.finish == "waiting"
@@ -360,10 +415,13 @@ def truncate(reply: Reply, max_tokens: int | None) -> Reply:
         or (count := counter(REFERENCE))(reply.text) <= max_tokens
     ):
         return reply
-    fits, too_many = 0, len(reply.text)
+    fits = 0
+    too_many = len(reply.text)
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
-        fits, too_many = (middle, too_many) if count(reply.text[:middle]) <= max_tokens else (fits, middle)
+        fits, too_many = (
+            (middle, too_many) if count(reply.text[:middle]) <= max_tokens else (fits, middle)
+        )
     return replace(reply, text=reply.text[:fits], structured="", finish="length")
 
 
@@ -373,7 +431,9 @@ def _find_run(call: str) -> Run | None:
 
 def _has_no_run_yet(call: str) -> bool:
     """Whether the call was made, and its run can start only if its process still lives."""
-    return Invocation.objects.filter(pk=call, state=State.DISPATCHED).exists() or places.was_lost(call)
+    return Invocation.objects.filter(pk=call, state=State.DISPATCHED).exists() or places.was_lost(
+        call
+    )
 
 
 def _get_run(call: str) -> Run:
@@ -383,7 +443,9 @@ def _get_run(call: str) -> Run:
 def _describe_approvals(run_id: str) -> str:
     """Return a text with the links of the approvals that the run waits for."""
     calls = ToolCall.objects.filter(run=run_id, finished_at=None).exclude(invocation="")
-    asked = ApprovalRequest.objects.filter(call__in=list(calls.values_list("invocation", flat=True)), decided_at=None)
+    asked = ApprovalRequest.objects.filter(
+        call__in=list(calls.values_list("invocation", flat=True)), decided_at=None
+    )
     pages = [f"{settings.SITE_URL}/approvals/{pk}/" for pk in asked.values_list("pk", flat=True)]
     where = "\n".join(pages) or f"{settings.SITE_URL}/approvals/"
     return f"{WAITING}\n{where}\nThe run continues after the decision. Ask the same question again to get the answer."

@@ -45,7 +45,9 @@ class Exchange:
     @property
     def query(self) -> dict[str, str]:
         """The query parameters. If one is repeated, the last one counts."""
-        return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+        return dict(
+            parse_qsl(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+        )
 
     async def body(self) -> bytes:
         """Read the whole body. Raises HeadendError (413)."""
@@ -75,18 +77,26 @@ class Exchange:
             pass
         self.left.set()
 
-    async def answer(self, status: int, body: Any, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    async def answer(
+        self, status: int, body: Any, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         """Send the whole response: a JSON value, or bytes with their type in ``headers``."""
         data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
         kind = [] if isinstance(body, bytes) else [JSON_TYPE]
         length = (b"content-length", b"%d" % len(data))
-        await self.send({"type": "http.response.start", "status": status, "headers": [*kind, length, *headers]})
-        await self.send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else data})
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": [*kind, length, *headers]}
+        )
+        await self.send(
+            {"type": "http.response.body", "body": b"" if self.method == "HEAD" else data}
+        )
 
     async def begin(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send the head of a stream of events."""
         self.streaming = True
-        await self.send({"type": "http.response.start", "status": 200, "headers": [*STREAM, *headers]})
+        await self.send(
+            {"type": "http.response.start", "status": 200, "headers": [*STREAM, *headers]}
+        )
 
     async def write(self, data: bytes) -> None:
         """Send a part of the stream. Empty data is not sent."""

@@ -1,4 +1,5 @@
-"""Works on leased rows, each in a task of its own on the worker's event loop, with its lease kept alive beside it."""
+"""Works on leased rows, each in a task of its own on the worker's event loop, with its lease kept
+alive beside it."""
 
 from __future__ import annotations
 
@@ -29,13 +30,15 @@ _PARTING = 2.0  # seconds to give a row back
 class Driver(ABC, Generic[W]):
     """One per worker process and kind of row. ``wake`` may be called as often as one likes.
 
-    ``W`` is what people can wish of work that is under way, such as that it stops; ``nothing`` is no wish.
+    ``W`` is what people can wish of work that is under way, such as that it stops; ``nothing`` is
+    no wish.
     """
 
     kind = "work"  # in the log
 
     def __init__(self, wishes: Watch[W], nothing: W) -> None:
-        self._wishes, self._nothing = wishes, nothing
+        self._wishes = wishes
+        self._nothing = nothing
         self._driving: dict[str, asyncio.Task[bool]] = {}
 
     # What a kind of row says of itself
@@ -79,7 +82,8 @@ class Driver(ABC, Generic[W]):
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            log.warning(f"{self.kind}.given_back", key=key, exc_info=error)  # the clock finds it again
+            # the clock finds it again
+            log.warning(f"{self.kind}.given_back", key=key, exc_info=error)
         elif task.result():
             self.wake(key)  # taken from us, perhaps for us: what we were told meanwhile is not lost
 
@@ -91,7 +95,8 @@ class Driver(ABC, Generic[W]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drive(self, key: str) -> bool:
-        """Work until the row has ended, sleeps, or belongs to somebody else. True: it was taken from us."""
+        """Work until the row has ended, sleeps, or belongs to somebody else. True: it was taken
+        from us."""
         taken = await self.take(key)
         if taken is None:
             return False
@@ -114,7 +119,8 @@ class Driver(ABC, Generic[W]):
         return False
 
     async def _held(self, taken: Lease) -> None:
-        """The work, with the lease kept alive beside it; a wish cuts it, down to what is out at a server."""
+        """The work, with the lease kept alive beside it; a wish cuts it, down to what is out at a
+        server."""
         work = asyncio.ensure_future(self.work(taken))
         pulse = asyncio.ensure_future(self._pulse(taken))
         try:
@@ -133,12 +139,15 @@ class Driver(ABC, Generic[W]):
     async def _pulse(self, taken: Lease) -> W:
         """Keep the lease; returns when somebody wishes something. Raises LostLease.
 
-        Nothing is asked between renewals: the feed tells of a wish. A database that is away is asked again, until the
-        lease would soon be somebody else's: then raises what it said.
+        Nothing is asked between renewals: the feed tells of a wish. A database that is away is
+        asked again, until the lease would soon be somebody else's: then raises what it said.
         """
         safe = (leases.LEASE - leases.AT_RISK).total_seconds()
-        renewed, pause = time.monotonic(), self.renew_every()
-        while (wish := await self._wishes.until_not(taken.key, self._nothing, pause)) == self._nothing:
+        renewed = time.monotonic()
+        pause = self.renew_every()
+        while (
+            wish := await self._wishes.until_not(taken.key, self._nothing, pause)
+        ) == self._nothing:
             now = time.monotonic()
             try:
                 async with asyncio.timeout(renewed + safe - now):
@@ -150,7 +159,8 @@ class Driver(ABC, Generic[W]):
                     pause = _BEAT
                     continue
                 raise OperationalError("The lease could not be renewed.") from error
-            renewed, pause = now, self.renew_every()
+            renewed = now
+            pause = self.renew_every()
             if wish != self._nothing:
                 break
         return wish

@@ -1,7 +1,9 @@
-"""Leases of rows that are worked on: one worker at a time, for as long as it says every few seconds that it lives.
+"""Leases of rows that are worked on: one worker at a time, for as long as it says every few seconds
+that it lives.
 
-The fence rises with every taking-over. Every write by whoever works checks it, so a worker that was thought dead and
-comes back writes nothing. Runs of expert tools and maintenance requests are worked on so.
+The fence rises with every taking-over. Every write by whoever works checks it, so a worker that was
+thought dead and comes back writes nothing. Runs of expert tools and maintenance requests are worked
+on so.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ Rows = TypeVar("Rows", bound="models.QuerySet[Any]")
 
 
 def unclaimed(rows: Rows, before: datetime) -> Rows:
-    """Return those of ``rows`` that no worker has held since ``before``, although there was something to do."""
+    """Return those of ``rows`` that no worker has held since ``before``, although there was
+    something to do."""
     free = Q(lease_until=None) | Q(lease_until__lt=before)
     due = Q(wake_at=None) | Q(wake_at__lt=before)
     given_back = Q(idle_since=None) | Q(idle_since__lt=before)
@@ -45,27 +48,42 @@ class Lease:
 
 
 class Leases:
-    """Takes and keeps leases of the rows of a model with the columns of ``models.leased.Leased``."""
+    """Takes and keeps leases of the rows of a model with the columns of
+    ``models.leased.Leased``."""
 
     def __init__(self, model: type[models.Model], *also: str, **set_when_taken: Any) -> None:
-        """``also``: columns that ``take`` is given values for; ``set_when_taken``: columns and their expressions."""
+        """``also``: columns that ``take`` is given values for; ``set_when_taken``: columns and
+        their expressions."""
         self._open = model._default_manager.filter(finished_at=None)
         ours = self._open.filter(id=Given("id"), fence=Given("fence"))
-        # Once given back it is not renewed: a renewal that came late would keep everybody from it until it had run out.
+        # Once given back it is not renewed: a renewal that came late would keep everybody from it
+        # until it had run out.
         self._renew = Update(ours.filter(lease_until__isnull=False), "lease_until")
-        # One UPDATE decides who works: the lease is free or over, the row is due and not ended. The fence rises with it.
+        # One UPDATE decides who works: the lease is free or over, the row is due and not ended. The
+        # fence rises with it.
         self._take = Update(
             self._open.filter(
                 Q(lease_until=None) | Q(lease_until__lt=Given("now", like="lease_until")),
                 Q(wake_at=None) | Q(wake_at__lte=Given("now", like="wake_at")),
-                id=Given("id"), fence=Given("fence"),
+                id=Given("id"),
+                fence=Given("fence"),
             ),
-            "lease_until", "worker", *also, fence=F("fence") + 1, idle_since=None, **set_when_taken,
-        )  # fmt: skip
+            "lease_until",
+            "worker",
+            *also,
+            fence=F("fence") + 1,
+            idle_since=None,
+            **set_when_taken,
+        )
 
-    def take(self, key: str, fence: int, *, worker: str, now: datetime, **also: Any) -> Lease | None:
-        """The lease, or None when the row has moved on since its fence was read, is worked on, or is not due yet."""
-        taken = self._take(id=key, fence=fence, now=now, lease_until=now + LEASE, worker=worker, **also)
+    def take(
+        self, key: str, fence: int, *, worker: str, now: datetime, **also: Any
+    ) -> Lease | None:
+        """The lease, or None when the row has moved on since its fence was read, is worked on, or
+        is not due yet."""
+        taken = self._take(
+            id=key, fence=fence, now=now, lease_until=now + LEASE, worker=worker, **also
+        )
         return Lease(key, fence + 1) if taken else None
 
     def renew(self, lease: Lease) -> None:
@@ -74,12 +92,18 @@ class Leases:
             raise LostLease(lease.key)
 
     def release(self, lease: Lease, *, wake_at: datetime | None = None, **values: Any) -> bool:
-        """Give the work back; it is looked at again at once, or at ``wake_at``. False: it was no longer ours."""
+        """Give the work back; it is looked at again at once, or at ``wake_at``. False: it was no
+        longer ours."""
         ours = self._open.filter(pk=lease.key, fence=lease.fence)
-        return bool(ours.update(lease_until=None, worker="", wake_at=wake_at, idle_since=database_now(), **values))
+        return bool(
+            ours.update(
+                lease_until=None, worker="", wake_at=wake_at, idle_since=database_now(), **values
+            )
+        )
 
     def free(self, worker: str) -> list[str]:
-        """The work of a worker that is known to have died becomes anybody's, without waiting for its leases to end."""
+        """The work of a worker that is known to have died becomes anybody's, without waiting for
+        its leases to end."""
         held = self._open.filter(worker=worker, lease_until__isnull=False)
         return [
             key

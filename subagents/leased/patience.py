@@ -1,7 +1,8 @@
 """A database that fails for a moment: what work wants of it is tried again, and goes on.
 
-A failover of PostgreSQL takes seconds, and its new sessions may be read-only at first; a busy SQLite answers "locked". None of this is a fault of the work. How long it may
-last is not decided here alone: the driver's pulse ends work whose lease can no longer be kept.
+A failover of PostgreSQL takes seconds, and its new sessions may be read-only at first; a busy
+SQLite answers "locked". None of this is a fault of the work. How long it may last is not decided
+here alone: the driver's pulse ends work whose lease can no longer be kept.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 _LONGEST = 20.0  # seconds for one thing, although the lease is kept: then it is not a moment
-_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+_PAUSE = 0.1
+_LONGEST_PAUSE = 1.0
 
 
 async def patiently(work: Callable[[], Awaitable[R]]) -> R:
-    """Do ``work``, again while the database is away. Work must bear being begun again. Raises what it raised last."""
-    began, pause = time.monotonic(), _PAUSE
+    """Do ``work``, again while the database is away. Work must bear being begun again. Raises what
+    it raised last."""
+    began = time.monotonic()
+    pause = _PAUSE
     while True:
         try:
             return await work()

@@ -19,7 +19,8 @@ from subagents.services.headends.places import Place
 
 log = structlog.get_logger(__name__)
 
-LIMITS: dict[str, int] = {}  # concurrency by interface, replaces that of the headends; set by ``runheadends``
+# concurrency by interface, replaces that of the headends; set by ``runheadends``
+LIMITS: dict[str, int] = {}
 _LOOK_AGAIN = 5.0  # seconds; the end of a lease is not announced
 
 
@@ -32,20 +33,34 @@ class Queue:
         self._seats = Seats(places.renew)
 
     async def join(
-        self, headend: HeadendSpec, *, agent: str, fingerprint: str, key: str = "", is_retry: bool = False
+        self,
+        headend: HeadendSpec,
+        *,
+        agent: str,
+        fingerprint: str,
+        key: str = "",
+        is_retry: bool = False,
     ) -> Place:
         """Add a request to the queue. Raises as ``places.join_queue``."""
         place = await db_call(
-            places.join_queue, headend=headend.id, agent=agent, fingerprint=fingerprint, process=self._process,
-            concurrency=get_limit(headend), longest_queue=headend.longest_queue, key=key, is_retry=is_retry,
-        )  # fmt: skip
+            places.join_queue,
+            headend=headend.id,
+            agent=agent,
+            fingerprint=fingerprint,
+            process=self._process,
+            concurrency=get_limit(headend),
+            longest_queue=headend.longest_queue,
+            key=key,
+            is_retry=is_retry,
+        )
         self._seats.keep(str(place.id))
         return place
 
     async def wait_for_turn(
         self, headend: HeadendSpec, place: Place, on_position: Callable[[int], None] | None = None
     ) -> None:
-        """Wait until the request may run. ``on_position`` is called with the number of requests that must end first.
+        """Wait until the request may run. ``on_position`` is called with the number of requests
+        that must end first.
 
         Raises Busy if the site stops, and PlaceTaken.
         """

@@ -1,10 +1,11 @@
 """Anthropic's messages: a request in its own words, and what its answer says.
 
-litellm's translation from OpenAI's shape loses what thinking models need back (it keeps no order of blocks), marks no
-failed tool result, and drops options that it has not heard of for a model. So its untranslated door is used, and the
-words are ours. Pure: values in, values out.
+litellm's translation from OpenAI's shape loses what thinking models need back (it keeps no order of
+blocks), marks no failed tool result, and drops options that it has not heard of for a model. So its
+untranslated door is used, and the words are ours. Pure: values in, values out.
 
-https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking and …/prompt-caching are what it keeps to.
+https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking and …/prompt-caching are what
+it keeps to.
 """
 
 from __future__ import annotations
@@ -20,23 +21,36 @@ from subagents.llm.values import Message, Reply, Target, Tool, ToolUse, Usage
 
 _CACHED = {"cache_control": {"type": "ephemeral"}}
 _SENT = ("metadata", "service_tier", "top_k", "top_p")
-_PLACEHOLDER = {"name": "dummy_tool", "description": "Not to be used.", "input_schema": {"type": "object"}}
+_PLACEHOLDER = {
+    "name": "dummy_tool",
+    "description": "Not to be used.",
+    "input_schema": {"type": "object"},
+}
 _THOUGHT = ("thinking", "redacted_thinking")
 
 
 def request(
-    target: Target, messages: Sequence[Message], tools: Sequence[Tool], schema: Mapping[str, Any] | None
+    target: Target,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    schema: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The arguments of ``litellm.anthropic_messages``, without what every request has (key, address, time).
+    """The arguments of ``litellm.anthropic_messages``, without what every request has (key,
+    address, time).
 
-    Three points are marked for the cache while tools are offered, because then another turn most likely follows:
-    behind the tools, behind the system prompt, and behind the last message. Without tools nothing would be read again.
+    Three points are marked for the cache while tools are offered, because then another turn most
+    likely follows: behind the tools, behind the system prompt, and behind the last message. Without
+    tools nothing would be read again.
     """
     thinking = _thinking(target, messages)
     said = _conversation(messages, thinks=thinking is not None)
     if schema is not None and not tools:
         _append(said, "user", {"type": "text", "text": _by_schema(schema)})
-    body: dict[str, Any] = {"model": f"anthropic/{target.model}", "max_tokens": target.max_output, "messages": said}
+    body: dict[str, Any] = {
+        "model": f"anthropic/{target.model}",
+        "max_tokens": target.max_output,
+        "messages": said,
+    }
     system: list[dict[str, Any]] = [{"type": "text", "text": text} for text in _system(messages)]
     if system:
         body["system"] = system
@@ -64,7 +78,9 @@ def _options(target: Target, thinking: ClaudeThinking | None) -> dict[str, Any]:
     given = target.options
     found = {name: given[name] for name in _SENT if name in given}
     if "stop" in given:
-        found["stop_sequences"] = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
+        found["stop_sequences"] = (
+            [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
+        )
     if thinking is not None:  # its temperature is 1 and need not be said
         found["thinking"] = thinking.thinking
         if thinking.effort:
@@ -77,7 +93,9 @@ def _options(target: Target, thinking: ClaudeThinking | None) -> dict[str, Any]:
 def _choice(target: Target, tools: Sequence[Tool]) -> dict[str, Any]:
     if not tools:
         return {}
-    choice: dict[str, Any] = {"type": "any"} if target.tool_choice == "required" else {"type": "auto"}
+    choice: dict[str, Any] = (
+        {"type": "any"} if target.tool_choice == "required" else {"type": "auto"}
+    )
     if target.options.get("parallel_tool_calls") is False:
         choice["disable_parallel_tool_use"] = True
     return {"tool_choice": choice} if target.tool_choice or len(choice) > 1 else {}
@@ -86,7 +104,11 @@ def _choice(target: Target, tools: Sequence[Tool]) -> dict[str, Any]:
 def _tool(tool: Tool) -> dict[str, Any]:
     function = tool["function"]
     schema = {"type": "object", **function["parameters"]}
-    return {"name": function["name"], "description": function["description"], "input_schema": schema}
+    return {
+        "name": function["name"],
+        "description": function["description"],
+        "input_schema": schema,
+    }
 
 
 def _placeholder(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -95,8 +117,11 @@ def _placeholder(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _by_schema(schema: Mapping[str, Any]) -> str:
-    """In words: the API's own way knows only a part of JSON Schema, and only some models have it."""
-    return f"Answer only with JSON that matches this schema: {json.dumps(schema, ensure_ascii=False)}"
+    """In words: the API's own way knows only a part of JSON Schema, and only some models have
+    it."""
+    return (
+        f"Answer only with JSON that matches this schema: {json.dumps(schema, ensure_ascii=False)}"
+    )
 
 
 def _system(messages: Sequence[Message]) -> list[str]:
@@ -133,21 +158,32 @@ def _answer(message: Message, *, thinks: bool) -> Iterator[dict[str, Any]]:
         yield {"type": "text", "text": message["content"]}
     for id, call in calls.items():
         function = call["function"]
-        yield {"type": "tool_use", "id": id, "name": function["name"], "input": json.loads(function["arguments"])}
+        yield {
+            "type": "tool_use",
+            "id": id,
+            "name": function["name"],
+            "input": json.loads(function["arguments"]),
+        }
 
 
 def _as_given(state: Mapping[str, Any], calls: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Calls beyond what the run could make were dropped: a call without a result would be refused."""
+    """Calls beyond what the run could make were dropped: a call without a result would be
+    refused."""
     ids = iter(calls)
     for block in state["content"]:
         if block["type"] != "tool_use":
             yield block
-        elif (id := next(ids, None)) is not None:  # perhaps another than it came with, see ``records``
+        elif (id := next(ids, None)) is not None:
+            # perhaps another than it came with, see ``records``
             yield {**block, "id": id}
 
 
 def _result(message: Message) -> dict[str, Any]:
-    found = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+    found = {
+        "type": "tool_result",
+        "tool_use_id": message["tool_call_id"],
+        "content": message["content"],
+    }
     return found | ({"is_error": True} if message.get(FAILED) else {})
 
 
@@ -170,18 +206,24 @@ def reply(response: Mapping[str, Any], target: Target) -> Reply:
         usage=_usage(response.get("usage") or {}, content),
         finish=_finish(response.get("stop_reason"), text, len(calls)),
         model=str(response.get("model") or ""),
-        state={"content": content} if thinks and any(block["type"] in _THOUGHT for block in content) else None,
+        state={"content": content}
+        if thinks and any(block["type"] in _THOUGHT for block in content)
+        else None,
     )
 
 
 def _finish(reason: str | None, text: str, calls: int) -> Finish:
     cut = reason in ("max_tokens", "model_context_window_exceeded")
-    return finish_of("length" if cut else reason, text=text, calls=calls, refused=reason == "refusal")
+    return finish_of(
+        "length" if cut else reason, text=text, calls=calls, refused=reason == "refusal"
+    )
 
 
 def _usage(usage: Mapping[str, Any], content: Sequence[Mapping[str, Any]]) -> Usage:
-    """Anthropic counts what came from the cache and went into it beside the input, and thinking within the output."""
-    read, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
+    """Anthropic counts what came from the cache and went into it beside the input, and thinking
+    within the output."""
+    read = usage.get("cache_read_input_tokens") or 0
+    written = usage.get("cache_creation_input_tokens") or 0
     output = usage.get("output_tokens") or 0
     return Usage(
         input=(usage.get("input_tokens") or 0) + read + written,
@@ -193,6 +235,11 @@ def _usage(usage: Mapping[str, Any], content: Sequence[Mapping[str, Any]]) -> Us
 
 
 def _thought(usage: Mapping[str, Any], content: Sequence[Mapping[str, Any]]) -> int:
-    """Tokens of thinking; where the provider does not count them, about four characters of what it shows are one."""
+    """Tokens of thinking; where the provider does not count them, about four characters of what it
+    shows are one."""
     counted = (usage.get("output_tokens_details") or {}).get("thinking_tokens")
-    return int(counted) if counted is not None else sum(len(b.get("thinking") or "") for b in content) // 4
+    return (
+        int(counted)
+        if counted is not None
+        else sum(len(b.get("thinking") or "") for b in content) // 4
+    )

@@ -1,4 +1,5 @@
-"""OpenAI's chat completions as litellm translates them to all other providers: the request's words, and the answer's.
+"""OpenAI's chat completions as litellm translates them to all other providers: the request's words,
+and the answer's.
 
 Pure: values in, values out. ``ModelResponse`` is litellm's, of which only attributes are read.
 """
@@ -27,15 +28,24 @@ PREFIXES = {
 }
 _CHAT_ONLY = ("compatible", "scripted")  # never /v1/responses, whatever the model's name is
 _SIGNED = "__thought__"  # litellm hides Gemini's signature in the call's id behind this
-_GEMINI = {"top_p": "topP", "top_k": "topK", "seed": "seed", "presence_penalty": "presencePenalty",
-           "frequency_penalty": "frequencyPenalty"}  # fmt: skip
+_GEMINI = {
+    "top_p": "topP",
+    "top_k": "topK",
+    "seed": "seed",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
 _REASONED = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def request(
-    target: Target, messages: Sequence[Message], tools: Sequence[Tool], schema: Mapping[str, Any] | None
+    target: Target,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    schema: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The arguments of ``litellm.acompletion``, without what every request has (key, address, time)."""
+    """The arguments of ``litellm.acompletion``, without what every request has (key, address,
+    time)."""
     # Copies, because some adapters rewrite the caller's schemas in place.
     asked: dict[str, Any] = {
         "model": f"{PREFIXES[target.kind]}/{target.model}",
@@ -50,7 +60,9 @@ def request(
     if schema is not None and not tools:  # with tools, one adapter would turn it into a forced call
         strict = {"name": "answer", "schema": copy.deepcopy(dict(schema)), "strict": False}
         asked["response_format"] = {"type": "json_schema", "json_schema": strict}
-    return asked | (_of_gemini(target, asked) if target.kind == "google" else _of_others(target, asked))
+    return asked | (
+        _of_gemini(target, asked) if target.kind == "google" else _of_others(target, asked)
+    )
 
 
 def _of_others(target: Target, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,17 +79,23 @@ def _of_others(target: Target, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cache_key(asked: Mapping[str, Any]) -> str:
-    """The same for all requests that begin alike: OpenAI sends them where the beginning is in the cache already."""
+    """The same for all requests that begin alike: OpenAI sends them where the beginning is in the
+    cache already."""
     beginning = [[m for m in asked["messages"] if m["role"] == "system"], asked.get("tools")]
     return hashlib.sha256(json.dumps(beginning, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _of_gemini(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
-    """In its own words, because litellm drops options, and makes system prompts user texts, of models it does not know."""
+    """In its own words, because litellm drops options, and makes system prompts user texts, of
+    models it does not know."""
     given = target.options
-    config: dict[str, Any] = {theirs: given[ours] for ours, theirs in _GEMINI.items() if ours in given}
+    config: dict[str, Any] = {
+        theirs: given[ours] for ours, theirs in _GEMINI.items() if ours in given
+    }
     if "stop" in given:
-        config["stopSequences"] = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
+        config["stopSequences"] = (
+            [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
+        )
     if thinking := gemini_thinking(target.model, given, target.max_output):
         config["thinkingConfig"] = thinking
     body: dict[str, Any] = {"generationConfig": config} if config else {}
@@ -92,7 +110,9 @@ def _of_gemini(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _message(kind: str, message: Message) -> dict[str, Any]:
     """Without our own keys, with what this model wants back of its own answers."""
-    found = copy.deepcopy({key: value for key, value in message.items() if key not in (STATE, FAILED)})
+    found = copy.deepcopy(
+        {key: value for key, value in message.items() if key not in (STATE, FAILED)}
+    )
     if message.get(FAILED):  # the wire has no mark of its own
         found["content"] = failure(found["content"])
     state: Mapping[str, Any] = message.get(STATE) or {}
@@ -104,7 +124,8 @@ def _message(kind: str, message: Message) -> dict[str, Any]:
 
 
 def _filled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """DeepSeek wants reasoning beside every call in a history, also beside those that another model has asked for."""
+    """DeepSeek wants reasoning beside every call in a history, also beside those that another model
+    has asked for."""
     if any("reasoning_content" in message for message in messages):
         for message in messages:
             if message.get("tool_calls"):
@@ -113,7 +134,9 @@ def _filled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sign(message: dict[str, Any], state: Mapping[str, Any]) -> None:
-    for call, signature in zip(message.get("tool_calls") or (), state.get("calls", ()), strict=False):
+    for call, signature in zip(
+        message.get("tool_calls") or (), state.get("calls", ()), strict=False
+    ):
         if signature:
             call["provider_specific_fields"] = {"thought_signature": signature}
     if state.get("text"):
@@ -156,7 +179,8 @@ def _call(index: int, call: Any) -> ToolUse:
 
 
 def _reasoning(message: Any) -> dict[str, Any] | None:
-    """Under the names under which it came: DeepSeek, Kimi and Ollama have another than vLLM and OpenRouter."""
+    """Under the names under which it came: DeepSeek, Kimi and Ollama have another than vLLM and
+    OpenRouter."""
     own = _own(message)
     found = {name: own[name] for name in _REASONED if own.get(name)}
     shown = getattr(message, "reasoning_content", None)
@@ -166,8 +190,10 @@ def _reasoning(message: Any) -> dict[str, Any] | None:
 
 
 def _signatures(message: Any) -> dict[str, Any] | None:
-    calls = [(getattr(call, "provider_specific_fields", None) or {}).get("thought_signature")
-             for call in message.tool_calls or ()]  # fmt: skip
+    calls = [
+        (getattr(call, "provider_specific_fields", None) or {}).get("thought_signature")
+        for call in message.tool_calls or ()
+    ]
     text = next((s for s in _own(message).get("thought_signatures") or () if s not in calls), None)
     return {"calls": calls, "text": text} if text or any(calls) else None
 

@@ -1,11 +1,11 @@
 """The one door to models: ``complete`` makes one turn, whoever the provider is.
 
 Only this module imports litellm, inside functions and in the worker alone: the import takes four
-seconds and 180 MB. What litellm would do by itself is switched off, because it hides attempts, costs
-or secrets: its retries, callbacks, price look-ups in the network, tokenizer downloads, ``.env`` files,
-and keys from our environment. Its requests go out through ``guarded``. Turns are never streamed: a
-stream that was cut looks complete to it.
-``tests/subagents/llm/test_client.py`` holds each of these to the installed version.
+seconds and 180 MB. What litellm would do by itself is switched off, because it hides attempts,
+costs or secrets: its retries, callbacks, price look-ups in the network, tokenizer downloads,
+``.env`` files, and keys from our environment. Its requests go out through ``guarded``. Turns are
+never streamed: a stream that was cut looks complete to it. ``tests/subagents/llm/test_client.py``
+holds each of these to the installed version.
 """
 
 from __future__ import annotations
@@ -50,27 +50,36 @@ async def complete(
     response_schema: Mapping[str, Any] | None = None,
     trace: Callable[[Target, Sequence[ObservedRequest]], Awaitable[None]] | None = None,
 ) -> Reply:
-    """One turn. Messages and tools are in OpenAI's shape. Raises ModelError; cancelling drops the line.
+    """One turn. Messages and tools are in OpenAI's shape. Raises ModelError; cancelling drops the
+    line.
 
     ``trace`` is called with the HTTP requests of this turn, also if it fails. They contain secrets.
 
-    ``tools`` empty means that the model cannot call any: some providers ignore ``tool_choice``. A message may have two
-    keys of our own (see ``values``): the ``state`` of an answer of this very model, and that a tool has failed.
+    ``tools`` empty means that the model cannot call any: some providers ignore ``tool_choice``. A
+    message may have two keys of our own (see ``values``): the ``state`` of an answer of this very
+    model, and that a tool has failed.
     """
     litellm = await ready()
     from subagents.llm import guarded  # brings httpx along, which is litellm's
 
-    wire, ask = (anthropic, litellm.anthropic_messages) if target.kind == "anthropic" else (chat, litellm.acompletion)
+    wire, ask = (
+        (anthropic, litellm.anthropic_messages)
+        if target.kind == "anthropic"
+        else (chat, litellm.acompletion)
+    )
     request = wire.request(target, messages, tools, response_schema) | _common(target)
     observed: list[ObservedRequest] = []
     way = guarded.Way(target.networks, join_parts, observed if trace is not None else None)
     try:
         with way.taken():
-            async with asyncio.timeout(target.timeout + 1):  # some adapters ignore the timeout they are given
+            # some adapters ignore the timeout they are given
+            async with asyncio.timeout(target.timeout + 1):
                 response = await ask(**request)
     except TimeoutError:
         raise ModelError(
-            ErrorKind.TIMEOUT, f"The provider did not answer within {target.timeout:g} s.", status=408
+            ErrorKind.TIMEOUT,
+            f"The provider did not answer within {target.timeout:g} s.",
+            status=408,
         ) from None
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises, the run must hear it in our words
         raise (guarded.failure(way) or translated(error, target, way.status)) from None
@@ -80,16 +89,20 @@ async def complete(
     try:
         return wire.reply(response, target)
     except (AttributeError, KeyError, IndexError, TypeError):
-        raise ModelError(ErrorKind.UNREADABLE, "The answer of the provider does not contain a message.") from None
+        raise ModelError(
+            ErrorKind.UNREADABLE, "The answer of the provider does not contain a message."
+        ) from None
 
 
 async def ready() -> ModuleType:
-    """litellm, imported in a thread if that is still to do: leases are kept on this loop meanwhile."""
+    """litellm, imported in a thread if that is still to do: leases are kept on this loop
+    meanwhile."""
     return loaded() if is_loaded() else await asyncio.to_thread(loaded)
 
 
 def is_loaded() -> bool:
-    """Whether a turn can begin at once, or waits for the import of litellm first: a second or two."""
+    """Whether a turn can begin at once, or waits for the import of litellm first: a second or
+    two."""
     return bool(loaded.cache_info().currsize)
 
 
@@ -104,12 +117,16 @@ def loaded() -> ModuleType:
 
         from subagents.llm import guarded
 
-    # Where tiktoken finds its tables; it would download them. litellm says so itself only with one of 50 MB loaded.
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers")
+    # Where tiktoken finds its tables; it would download them. litellm says so itself only with one
+    # of 50 MB loaded.
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(
+        Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers"
+    )
     litellm.suppress_debug_info = True  # it prints help texts to standard output
     litellm.disable_hf_tokenizer_download = True
     litellm.telemetry = False
-    logging.getLogger("LiteLLM").setLevel(logging.ERROR)  # it warns about models it has not heard of, on every call
+    # it warns about models it has not heard of, on every call
+    logging.getLogger("LiteLLM").setLevel(logging.ERROR)
     for hooks in ("callbacks", "success_callback", "failure_callback", "_async_success_callback"):
         getattr(litellm, hooks, []).clear()
     guarded.install(litellm, AsyncHTTPHandler)
@@ -139,7 +156,8 @@ def _common(target: Target) -> dict[str, Any]:
 
 
 def _base(target: Target) -> str:
-    """The address in the form that the adapter wants: the one for Google adds no version by itself."""
+    """The address in the form that the adapter wants: the one for Google adds no version by
+    itself."""
     base = target.base_url.rstrip("/")
     if target.kind == "google" and not re.search(r"/v\d\w*$", base):
         return f"{base}/v1beta"

@@ -1,4 +1,5 @@
-"""What an adapter raised, as a ``ModelError`` in our words: without keys, with how long the provider wants us to wait."""
+"""What an adapter raised, as a ``ModelError`` in our words: without keys, with how long the
+provider wants us to wait."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ _OWN_WORDS = {
     ErrorKind.NETWORK: "The provider cannot be reached, or the connection was lost. Check its address, and that it is running.",
     ErrorKind.TIMEOUT: "The provider did not answer in time.",
 }
-_NO_MESSAGE = "The answer of the provider is not a message of a model. Check its base URL and its kind."
+_NO_MESSAGE = (
+    "The answer of the provider is not a message of a model. Check its base URL and its kind."
+)
 _LABEL = re.compile(r"^(?:litellm\.)?(?:\w+Error:|\w*Exception(?: \w+)? -|Timeout:) ?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|File \"[^\"\n]+\", line \d+")
 _OWN_FILE = re.compile(r"(?:/[^\s\"':]+)?/site-packages/[^\s\"':,)]+")
@@ -27,7 +30,8 @@ _RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')  # Google's Ret
 def translated(error: Exception, target: Target, answered: int | None = None) -> ModelError:
     """Classes are not uniform over providers, so name, status and text are looked at together.
 
-    ``answered``: the status that the provider has really sent. The library invents one for an answer that it cannot read.
+    ``answered``: the status that the provider has really sent. The library invents one for an
+    answer that it cannot read.
     """
     status = getattr(error, "status_code", None)
     text = str(getattr(error, "message", "") or error)
@@ -35,15 +39,20 @@ def translated(error: Exception, target: Target, answered: int | None = None) ->
     if answered == 200 and kind is ErrorKind.OVERLOADED:
         return ModelError(ErrorKind.UNREADABLE, _NO_MESSAGE, status=answered)
     words = _OWN_WORDS.get(kind) or _clean(text, target)
-    headers = getattr(error, "litellm_response_headers", None) or {}  # its own attribute; ``response`` has none
-    return ModelError(kind, words, status=status, retry_after=retry_after(headers, text, now=time.time()))
+    # its own attribute; ``response`` has none
+    headers = getattr(error, "litellm_response_headers", None) or {}
+    return ModelError(
+        kind, words, status=status, retry_after=retry_after(headers, text, now=time.time())
+    )
 
 
 def retry_after(headers: Mapping[str, str], body: str = "", *, now: float) -> float | None:
-    """Seconds that the provider wants us to wait, or None where it does not say. ``now``: seconds since 1970.
+    """Seconds that the provider wants us to wait, or None where it does not say. ``now``: seconds
+    since 1970.
 
-    ``retry-after-ms`` (OpenAI, Azure) before ``Retry-After`` (RFC 9110 10.2.3: seconds or a date, which is read by the
-    provider's own clock where it sends one), before Google's ``retryDelay`` in the body.
+    ``retry-after-ms`` (OpenAI, Azure) before ``Retry-After`` (RFC 9110 10.2.3: seconds or a date,
+    which is read by the provider's own clock where it sends one), before Google's ``retryDelay`` in
+    the body.
     """
     given = {name.lower(): text for name, text in headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -66,7 +75,8 @@ def _seconds(date: str) -> float | None:
 
 
 def _clean(text: str, target: Target) -> str:
-    """Without the key, which some providers repeat in their refusal, and without litellm's own labels."""
+    """Without the key, which some providers repeat in their refusal, and without litellm's own
+    labels."""
     for secret in (target.key, *target.headers.values()):
         if len(secret) > 3:
             text = text.replace(secret, "***")

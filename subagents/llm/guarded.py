@@ -1,6 +1,8 @@
-"""Requests to models go out through the guarded client: litellm gets its transport for all clients that it makes.
+"""Requests to models go out through the guarded client: litellm gets its transport for all clients
+that it makes.
 
-What the guard has refused or run into is kept on the request's ``Way``, because litellm makes nameless errors of it.
+What the guard has refused or run into is kept on the request's ``Way``, because litellm makes
+nameless errors of it.
 """
 
 from __future__ import annotations
@@ -22,42 +24,55 @@ __all__ = ["Way", "failure", "install"]
 
 _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
     (
-        Redirected, ErrorKind.REFUSED,
+        Redirected,
+        ErrorKind.REFUSED,
         "The provider redirects to another address, which is not followed. If this is the right address, enter it as the base "
         "URL.",
     ),
     (
-        OutboundRefused, ErrorKind.REFUSED,
+        OutboundRefused,
+        ErrorKind.REFUSED,
         "Nothing was sent, because the address of the provider is private, reserved, or not an http or https address. If it is "
         "yours, add its network to the allowed networks of the provider, and let the provider be confirmed again.",
     ),
     (
-        WebPage, ErrorKind.BAD_REQUEST,
+        WebPage,
+        ErrorKind.BAD_REQUEST,
         "The provider answered with a web page instead of a message. Check its base URL, and whether it requires a sign-in.",
     ),
     (
-        NotJson, ErrorKind.UNREADABLE,
+        NotJson,
+        ErrorKind.UNREADABLE,
         "The answer of the provider is not valid JSON, or incomplete. Check its base URL, and whether a proxy truncates answers.",
     ),
     (TimedOut, ErrorKind.TIMEOUT, "The provider did not answer in time."),
-    (ResourceLimit, ErrorKind.UNREADABLE, "The answer of the provider is too large to be an answer of a model."),
     (
-        DownstreamError, ErrorKind.NETWORK,
+        ResourceLimit,
+        ErrorKind.UNREADABLE,
+        "The answer of the provider is too large to be an answer of a model.",
+    ),
+    (
+        DownstreamError,
+        ErrorKind.NETWORK,
         "The provider cannot be reached, or the connection was lost. Check its address, and that it is running.",
     ),
-)  # fmt: skip
+)
 
 
 def failure(way: Way) -> ModelError | None:
     """Why the guard has ended the request that went this way, in our words; None if it has not."""
-    return next((ModelError(kind, text) for error, kind, text in _WORDS if isinstance(way.error, error)), None)
+    return next(
+        (ModelError(kind, text) for error, kind, text in _WORDS if isinstance(way.error, error)),
+        None,
+    )
 
 
 def install(litellm: ModuleType, handler: type) -> None:
-    """Make every HTTP client that litellm will make use our transport; ``handler`` is its ``AsyncHTTPHandler``.
+    """Make every HTTP client that litellm will make use our transport; ``handler`` is its
+    ``AsyncHTTPHandler``.
 
-    Called once, before the first request. Nothing of ours asks synchronously; litellm would, on the side, for what it
-    likes to know of a model.
+    Called once, before the first request. Nothing of ours asks synchronously; litellm would, on the
+    side, for what it likes to know of a model.
     """
 
     def transport(**_: object) -> GuardedTransport:

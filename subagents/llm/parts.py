@@ -1,4 +1,5 @@
-"""Answers whose text is a list of parts, as some reasoning models and gateways send it, in the form that litellm reads."""
+"""Answers whose text is a list of parts, as some reasoning models and gateways send it, in the form
+that litellm reads."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ def join_parts(body: bytes) -> bytes:
         return body
     try:
         answer = json.loads(body)
-        messages = [choice["message"] for choice in answer["choices"] if isinstance(choice["message"]["content"], list)]
+        messages = [
+            choice["message"]
+            for choice in answer["choices"]
+            if isinstance(choice["message"]["content"], list)
+        ]
     except (ValueError, RecursionError, LookupError, TypeError):
         return body
     if not messages:

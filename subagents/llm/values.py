@@ -1,4 +1,5 @@
-"""What goes to a model and what comes back, whoever the provider is; the same values for every wire."""
+"""What goes to a model and what comes back, whoever the provider is; the same values for every
+wire."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ Tool = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One model at one provider. ``base_url`` empty means the provider's own; ``timeout`` in seconds.
+    """One model at one provider. ``base_url`` empty means the provider's own; ``timeout`` in
+    seconds.
 
     ``networks``: private ones in which it may be reached.
 
-    ``options`` are in the spelling of ``domain.model_options``; ``tool_choice`` is empty, ``auto`` or ``required``.
+    ``options`` are in the spelling of ``domain.model_options``; ``tool_choice`` is empty, ``auto``
+    or ``required``.
     """
 
     kind: str
@@ -36,7 +39,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A call that the model wants. ``arguments`` is the text as it came; it may be no JSON at all."""
+    """A call that the model wants. ``arguments`` is the text as it came; it may be no JSON at
+    all."""
 
     id: str
     name: str
@@ -45,7 +49,8 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one turn; ``input`` includes ``cached`` and ``cache_write``, ``output`` includes ``reasoning``."""
+    """Tokens of one turn; ``input`` includes ``cached`` and ``cache_write``, ``output`` includes
+    ``reasoning``."""
 
     input: int = 0
     output: int = 0
@@ -58,8 +63,9 @@ class Usage:
 class Reply:
     """What the model said. ``cost`` is litellm's own, or None.
 
-    ``state``: what this provider wants to get back with this answer, unread by us (thinking blocks with their
-    signatures, reasoning texts). None where it wants nothing. Only the very same model may be sent it again.
+    ``state``: what this provider wants to get back with this answer, unread by us (thinking blocks
+    with their signatures, reasoning texts). None where it wants nothing. Only the very same model
+    may be sent it again.
     """
 
     text: str

@@ -1,7 +1,9 @@
-"""A request that a model works on: an ordinary run of an expert tool whose tools are the operations of the sub-agent.
+"""A request that a model works on: an ordinary run of an expert tool whose tools are the operations
+of the sub-agent.
 
-It is one stage before the rest of the plan. Whatever becomes of the run, the fixed plan then does what is left to do, so
-the worst that a model can do is to be of no use. What it advises stands in the request's ``notes`` under ``model``.
+It is one stage before the rest of the plan. Whatever becomes of the run, the fixed plan then does
+what is left to do, so the worst that a model can do is to be of no use. What it advises stands in
+the request's ``notes`` under ``model``.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ def _nothing(request: MaintenanceRequest, _: Any) -> None:
 
 
 STEP = Step("model", "A model works on it.", 0, _nothing)
-LEAVING = Step("leaving", "A model's run lets go of the server.", 0, _nothing)  # nothing is done of the plan meanwhile
+# nothing is done of the plan meanwhile
+LEAVING = Step("leaving", "A model's run lets go of the server.", 0, _nothing)
 
 
 def is_due(request: MaintenanceRequest) -> bool:
-    """Whether the model's stage comes next: an expert tool works on such requests, and has not ended with this one."""
+    """Whether the model's stage comes next: an expert tool works on such requests, and has not
+    ended with this one."""
     kind = Kind(request.kind)
     if MODELLED.get(kind) != request.step:
         return False
@@ -57,7 +61,8 @@ def is_due(request: MaintenanceRequest) -> bool:
 
 
 def begin(request: MaintenanceRequest) -> bool:
-    """Start the run unless it is under way. False: none can be started, which is noted, and the fixed plan goes on."""
+    """Start the run unless it is under way. False: none can be started, which is noted, and the
+    fixed plan goes on."""
     model = request.notes.setdefault(
         "model",
         {
@@ -91,9 +96,11 @@ def _start(request: MaintenanceRequest, model: dict[str, Any]) -> None:
     try:
         with transaction.atomic():
             run = runs.start(
-                expert=expert.name, arguments={text_parameter(expert): _told(request)}, origin="sub-agent",
+                expert=expert.name,
+                arguments={text_parameter(expert): _told(request)},
+                origin="sub-agent",
                 requester=requester_of(request),
-            )  # fmt: skip
+            )
     except SlipsnisseError as error:
         model |= {"ended": True, "why": plain(str(error), 500)}
     else:
@@ -105,11 +112,14 @@ def patience(run_id: str) -> float:
     run = Run.objects.select_related("version__expert").filter(pk=run_id).first()
     if run is None:
         return 0.0
-    return run.version.expert.max_seconds + GRACE - (timezone.now() - run.created_at).total_seconds()
+    return (
+        run.version.expert.max_seconds + GRACE - (timezone.now() - run.created_at).total_seconds()
+    )
 
 
 def keep(request: MaintenanceRequest) -> None:
-    """Its run has ended, or has taken too long: note what became of it, under the request's lease."""
+    """Its run has ended, or has taken too long: note what became of it, under the request's
+    lease."""
     model = request.notes["model"]
     run = Run.objects.filter(pk=model["run"]).first()
     model["ended"] = True
@@ -125,11 +135,14 @@ def keep(request: MaintenanceRequest) -> None:
 
 
 def told(notes: dict[str, Any]) -> dict[str, Any]:
-    """Of a request's result: the run, what the model says, and why the fixed plan did the rest where it failed."""
+    """Of a request's result: the run, what the model says, and why the fixed plan did the rest
+    where it failed."""
     if (model := notes.get("model")) is None:
         return {}
     concerns = {"concerns": model["concerns"]} if model.get("concerns") else {}
-    return {"model": {name: model.get(name, "") for name in ("expert", "run", "said", "why")} | concerns}
+    return {
+        "model": {name: model.get(name, "") for name in ("expert", "run", "said", "why")} | concerns
+    }
 
 
 def _expert_for(kind: Kind) -> ExpertTool | None:
@@ -138,6 +151,10 @@ def _expert_for(kind: Kind) -> ExpertTool | None:
 
 
 def _told(request: MaintenanceRequest) -> str:
-    facts = {"type": request.kind, "params": request.params, "done so far": request.notes.get("done", [])}
+    facts = {
+        "type": request.kind,
+        "params": request.params,
+        "done so far": request.notes.get("done", []),
+    }
     said = json.dumps(facts, ensure_ascii=False)[:10_000]
     return _INSTRUCTIONS.format(how=_HOW[Kind(request.kind)], request=said)

@@ -1,4 +1,5 @@
-"""What registries list, as the sub-agent finds and proposes it: the site's own copies, never the web."""
+"""What registries list, as the sub-agent finds and proposes it: the site's own copies, never the
+web."""
 
 from __future__ import annotations
 
@@ -14,11 +15,10 @@ from mcpregistry.models import RegistryEntry
 from subagents.domain.maintenance import Known, search
 
 _WORD = re.compile(r"\w{3,40}")
-_NOTHING = (
-    "and are can for from have into its mcp need needs over server servers that the this tool tools use using want with"
-)
+_NOTHING = "and are can for from have into its mcp need needs over server servers that the this tool tools use using want with"
 _SAYING_NOTHING = frozenset(_NOTHING.split())
-MOST_RANKED = 20_000  # more than the public registry lists: what is left out is left out by its name
+# more than the public registry lists: what is left out is left out by its name
+MOST_RANKED = 20_000
 
 
 def found(query: str, limit: int) -> list[dict[str, Any]]:
@@ -33,14 +33,21 @@ def _ranked(query: str, rows: Any, limit: int) -> list[dict[str, Any]]:
 
 
 def fitting(name: str, purpose: str, limit: int) -> list[dict[str, Any]]:
-    """What could be meant by somebody who asks for a server: first what has its name, then what speaks of its purpose."""
+    """What could be meant by somebody who asks for a server: first what has its name, then what
+    speaks of its purpose."""
     by_name = found(name, limit)
-    words = list(dict.fromkeys(word for word in _WORD.findall(purpose.casefold()) if word not in _SAYING_NOTHING))[:12]
+    words = list(
+        dict.fromkeys(
+            word for word in _WORD.findall(purpose.casefold()) if word not in _SAYING_NOTHING
+        )
+    )[:12]
     if len(by_name) >= limit or not words:
         return by_name
     speaks = Q()
     for word in words:
-        speaks |= Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
+        speaks |= (
+            Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
+        )
     seen = {each["name"] for each in by_name}
     more = _ranked(" ".join(words), _offered().filter(speaks).exclude(name__in=seen), limit)
     return [*by_name, *more][:limit]
@@ -58,7 +65,8 @@ def named(name: str) -> list[dict[str, Any]]:
 
 
 def proposed(result: dict[str, Any] | None) -> list[RegistryEntry]:
-    """Those of a request's result that can still be added, in its order, each in the version that is the newest now."""
+    """Those of a request's result that can still be added, in its order, each in the version that
+    is the newest now."""
     keys = [(each["registry"], each["name"]) for each in (result or {}).get("registry_entries", ())]
     rows = _offered().filter(name__in=[name for _, name in keys])
     found = {(row.source.slug, row.name): row for row in rows}
@@ -66,8 +74,11 @@ def proposed(result: dict[str, Any] | None) -> list[RegistryEntry]:
 
 
 def told_of(keys: Iterable[Iterable[str]]) -> list[dict[str, Any]]:
-    """Those of these (registry, name) that can be added, in their order, each in the version that is the newest now."""
-    return _told(proposed({"registry_entries": [{"registry": slug, "name": name} for slug, name in keys]}))
+    """Those of these (registry, name) that can be added, in their order, each in the version that
+    is the newest now."""
+    return _told(
+        proposed({"registry_entries": [{"registry": slug, "name": name} for slug, name in keys]})
+    )
 
 
 def _offered() -> Any:
@@ -76,7 +87,14 @@ def _offered() -> Any:
 
 def _told(rows: Iterable[RegistryEntry]) -> list[dict[str, Any]]:
     return [
-        {"name": row.name, "version": row.version, "registry": row.source.slug, "description": row.description[:300],
-         "kinds": row.kinds.split(), "status": row.status, "id": row.pk}
+        {
+            "name": row.name,
+            "version": row.version,
+            "registry": row.source.slug,
+            "description": row.description[:300],
+            "kinds": row.kinds.split(),
+            "status": row.status,
+            "id": row.pk,
+        }
         for row in rows
-    ]  # fmt: skip
+    ]

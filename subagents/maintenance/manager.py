@@ -1,7 +1,9 @@
-"""The background sub-agent's loop: takes what is due by priority, does step after step, and can be stopped at any.
+"""The background sub-agent's loop: takes what is due by priority, does step after step, and can be
+stopped at any.
 
-A step's outcome and that it is done are one transaction, so whoever takes over after a death goes on after it. A wish
-to pause or cancel cuts the step that runs, with the processes that it has started.
+A step's outcome and that it is done are one transaction, so whoever takes over after a death goes
+on after it. A wish to pause or cancel cuts the step that runs, with the processes that it has
+started.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from mcpregistry.calls.watch.waiting import Watch
 from mcpregistry.db import database_now, db_call
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.failpoints import failpoint
-from subagents.domain.maintenance import STARTS_SERVER, Kind, MessageKind, State, Substate, Wish, energy_to_least
+from subagents.domain.maintenance import (
+    STARTS_SERVER,
+    Kind,
+    MessageKind,
+    State,
+    Substate,
+    Wish,
+    energy_to_least,
+)
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
@@ -33,9 +43,13 @@ from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, R
 
 log = structlog.get_logger(__name__)
 
-_PARTING = 25.0  # seconds that the run of a model has to end; ending its server may take 15, finding its worker dead 10
+# seconds that the run of a model has to end; ending its server may take 15, finding its worker dead
+# 10
+_PARTING = 25.0
 CHARGED_EVERY = 1.0  # seconds: that often energy is counted while a step runs
-_CRASHED = "The request failed because of an internal error. See the log of the worker for the reason."
+_CRASHED = (
+    "The request failed because of an internal error. See the log of the worker for the reason."
+)
 
 
 class Manager(Driver[Wish]):
@@ -46,9 +60,12 @@ class Manager(Driver[Wish]):
 
     kind = "maintenance"
 
-    def __init__(self, engine: Engine, worker: str, *, may_begin: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self, engine: Engine, worker: str, *, may_begin: Callable[[str], bool] = lambda _: True
+    ) -> None:
         super().__init__(Watch(engine.feed, MAINTENANCE_TOPIC, _wishes), Wish.NONE)
-        self._engine, self._worker = engine, worker
+        self._engine = engine
+        self._worker = worker
         self._runs = Watch(engine.feed, RUN_TOPIC, _run_ends)
         self._may_begin = may_begin
         self._meters: dict[str, Meter] = {}
@@ -102,7 +119,8 @@ class Manager(Driver[Wish]):
         await db_call(request_lease.release, taken)
 
     async def fulfil(self, taken: Lease, wish: Wish) -> None:
-        """Pause, cancel or put it down. The run of a model ends first, and lets go of what it has started."""
+        """Pause, cancel or put it down. The run of a model ends first, and lets go of what it has
+        started."""
         if run := await db_call(request_lease.cut_run, taken, self._meters[taken.key]):
             await self._parted(taken, run)
         match wish:
@@ -114,9 +132,12 @@ class Manager(Driver[Wish]):
                 await db_call(request_lease.cancelled, taken, self._meters[taken.key])
 
     async def _parted(self, taken: Lease, run: str) -> None:
-        """The run has let go of what it has started. Until then nobody else may start its server: the lease is kept."""
+        """The run has let go of what it has started. Until then nobody else may start its server:
+        the lease is kept."""
         until = time.monotonic() + _PARTING
-        while not await self._runs.until_not(run, False, CHARGED_EVERY) and time.monotonic() < until:
+        while (
+            not await self._runs.until_not(run, False, CHARGED_EVERY) and time.monotonic() < until
+        ):
             await patiently(partial(self.renew, taken))
 
     async def crashed(self, taken: Lease) -> None:
@@ -154,13 +175,18 @@ class _Begun:
 
 
 def _due(room: int, driven: list[str]) -> list[str]:
-    starting = STARTING - MaintenanceRequest.objects.filter(pk__in=driven, kind__in=STARTS_SERVER).count()
+    starting = (
+        STARTING - MaintenanceRequest.objects.filter(pk__in=driven, kind__in=STARTS_SERVER).count()
+    )
     return queue.due(database_now(), room, starting=starting)
 
 
 def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
-    """The next step, told to whoever asked; else what is wished instead, which is nothing once it has ended."""
-    if MaintenanceRequest.objects.filter(pk=taken.key, fence=taken.fence, finished_at__isnull=False).exists():
+    """The next step, told to whoever asked; else what is wished instead, which is nothing once it
+    has ended."""
+    if MaintenanceRequest.objects.filter(
+        pk=taken.key, fence=taken.fence, finished_at__isnull=False
+    ).exists():
         return Wish.NONE
     with request_lease.fenced(taken, meter) as request:
         if request.wish:
@@ -170,7 +196,13 @@ def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
         step = _next(request)
         if request.message != step.says:
             MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
-            queue.tell(request, MessageKind.STATUS, progress=request.progress, step=step.name, message=step.says)
+            queue.tell(
+                request,
+                MessageKind.STATUS,
+                progress=request.progress,
+                step=step.name,
+                message=step.says,
+            )
         return _Begun(request, step)
 
 
@@ -179,12 +211,14 @@ def _take(key: str, worker: str, may_begin: Callable[[str], bool]) -> Lease | No
 
 
 def _next(request: MaintenanceRequest) -> Step:
-    """The model's stage, where that is due, or the plan's next step that no model has done; first a run has to end."""
+    """The model's stage, where that is due, or the plan's next step that no model has done; first a
+    run has to end."""
     if queue.leaving(request):
         return by_model.LEAVING
     if by_model.is_due(request) and by_model.begin(request):
         return by_model.STEP
-    plan, done = PLANS[Kind(request.kind)], request.notes.get("done", ())
+    plan = PLANS[Kind(request.kind)]
+    done = request.notes.get("done", ())
     skipped = 0
     while plan[request.step].name in done:
         request.step += 1
@@ -198,7 +232,12 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
     """What the step found, and that it is done. The last one ends the request."""
     with request_lease.fenced(taken, meter) as request:
         if request.wish == Wish.CANCEL:
-            queue.end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {request.wish_reason}")
+            queue.end(
+                request,
+                State.FAILED,
+                substate=Substate.CANCELLED,
+                error=f"cancelled: {request.wish_reason}",
+            )
             return
         if step is by_model.LEAVING:  # whether it has left is looked at before the next
             return
@@ -210,7 +249,9 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
         step.keep(request, outcome)
         last = request.step + 1 == len(PLANS[Kind(request.kind)])
         MaintenanceRequest.objects.filter(pk=request.pk).update(
-            step=request.step + 1, progress=max(request.progress, step.progress), notes=request.notes
+            step=request.step + 1,
+            progress=max(request.progress, step.progress),
+            notes=request.notes,
         )
         if last:
             request_lease.charge(request, energy_to_least(Kind(request.kind), request.energy_total))

@@ -1,4 +1,5 @@
-"""Newer container images become changes of their servers that are proposed: each version once for a server, by the clock."""
+"""Newer container images become changes of their servers that are proposed: each version once for a
+server, by the clock."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ from subagents.models import MaintenanceRequest
 
 
 def ask_new() -> list[str]:
-    """Ask for the changes that are due; up to some seconds for each. Returns the servers' short names."""
-    return [found.server.slug for found in newer_images.newer() if not _was_asked(found) and _ask(found)]
+    """Ask for the changes that are due; up to some seconds for each. Returns the servers' short
+    names."""
+    return [
+        found.server.slug for found in newer_images.newer() if not _was_asked(found) and _ask(found)
+    ]
 
 
 def _was_asked(found: Newer) -> bool:
@@ -34,7 +38,8 @@ def _ask(found: Newer) -> bool:
 
 @transaction.atomic
 def _is_of_it(found: Newer) -> None:
-    """The newer version has the same image, so nothing is asked of anybody, and not looked for again."""
+    """The newer version has the same image, so nothing is asked of anybody, and not looked for
+    again."""
     server = _unchanged(found)
     entry = RegistryEntry.objects.filter(pk=found.entry.pk, status=Status.ACTIVE).first()
     if server is not None and entry is not None:
@@ -53,9 +58,17 @@ def _asked(found: Newer, command: list[str]) -> bool:
     if server is None or _was_asked(found):
         return False
     params = {
-        "server": server.slug, "fields": {"command": command}, "reason": _reason(found), "entry": found.entry.pk,
-    }  # fmt: skip
-    queue.ask(kind=Kind.MODIFY, params=params, actor=f"registry:{found.entry.source.slug}", priority=Priority.LOW)
+        "server": server.slug,
+        "fields": {"command": command},
+        "reason": _reason(found),
+        "entry": found.entry.pk,
+    }
+    queue.ask(
+        kind=Kind.MODIFY,
+        params=params,
+        actor=f"registry:{found.entry.source.slug}",
+        priority=Priority.LOW,
+    )
     return True
 
 

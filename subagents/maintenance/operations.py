@@ -1,7 +1,9 @@
-"""The operations of the sub-agent as tools of a run that works on a request: they look and propose, and change nothing.
+"""The operations of the sub-agent as tools of a run that works on a request: they look and propose,
+and change nothing.
 
-A run reaches its own request alone, and only while a worker holds that: paused, cancelled, ended or taken away, all of them
-refuse. What starts a server is a step of the request's own plan, done at most once, or one call of a tool that only reads.
+A run reaches its own request alone, and only while a worker holds that: paused, cancelled, ended or
+taken away, all of them refuse. What starts a server is a step of the request's own plan, done at
+most once, or one call of a tool that only reads.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from subagents.own_tools import listing
 from subagents.services.offers import SECTION
 
 KIND = "operations"
-_ALIVE_EVERY = 20.0  # seconds between signs that this process works on the call still, see ``long_calls.KEEP``
+# seconds between signs that this process works on the call still, see ``long_calls.KEEP``
+_ALIVE_EVERY = 20.0
 _MOST_SHOWN = 50  # tools of a server that the model is shown at a time
 _SERVER = own_tools.server(-5, "sub-agent-work", "Work of the sub-agent", 60.0)
 _SHORT = {"type": "string", "maxLength": 300}
@@ -43,49 +46,78 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": 500}
 
 
 _FINISH = listing(
-    "finish_request", "Reports what you have found, and what users should be concerned about. Call it once, at the end.",
-    ("summary",), summary={"type": "string", "minLength": 1, "maxLength": 2000},
+    "finish_request",
+    "Reports what you have found, and what users should be concerned about. Call it once, at the end.",
+    ("summary",),
+    summary={"type": "string", "minLength": 1, "maxLength": 2000},
     concerns={"type": "array", "maxItems": 10, "items": _SHORT},
-)  # fmt: skip
+)
 _SEARCH = listing(
-    "search_servers", "Searches the servers of this site and the entries of registries.", ("query",),
-    query={"type": "string", "minLength": 1, "maxLength": 200}, limit={"type": "integer", "minimum": 1, "maximum": MOST_FOUND},
-)  # fmt: skip
+    "search_servers",
+    "Searches the servers of this site and the entries of registries.",
+    ("query",),
+    query={"type": "string", "minLength": 1, "maxLength": 200},
+    limit={"type": "integer", "minimum": 1, "maximum": MOST_FOUND},
+)
 _CHOOSE = listing(
-    "choose_entries", "Names the best entries of registries. They must be results of a search.", ("entries",),
+    "choose_entries",
+    "Names the best entries of registries. They must be results of a search.",
+    ("entries",),
     entries={
-        "type": "array", "maxItems": MOST_PROPOSED,
-        "items": {"type": "object", "properties": {"registry": _NAME, "name": _NAME}, "required": ["registry", "name"]},
+        "type": "array",
+        "maxItems": MOST_PROPOSED,
+        "items": {
+            "type": "object",
+            "properties": {"registry": _NAME, "name": _NAME},
+            "required": ["registry", "name"],
+        },
     },
-)  # fmt: skip
+)
 LISTINGS: Mapping[Kind, tuple[dict[str, Any], ...]] = {
     Kind.TRY: (
         listing(
-            "start_trial", "Starts the server in its sandbox, reads its lists, and calls tools that only read. Each start is done "
+            "start_trial",
+            "Starts the server in its sandbox, reads its lists, and calls tools that only read. Each start is done "
             "once. A start with network access requires an earlier start without it, and is done only if it makes a difference.",
-            ("protocol",), protocol={"type": "string", "enum": ["legacy", "modern"]}, network={"type": "boolean", "default": False},
+            ("protocol",),
+            protocol={"type": "string", "enum": ["legacy", "modern"]},
+            network={"type": "boolean", "default": False},
         ),
         listing(
-            "call_reading_tool", "Calls a tool that only reads, in the sandbox without network access, with your arguments. The "
+            "call_reading_tool",
+            "Calls a tool that only reads, in the sandbox without network access, with your arguments. The "
             "result shows whether the tool answered, but not its answer.",
-            ("tool", "arguments"), tool=_NAME, arguments={"type": "object"},
+            ("tool", "arguments"),
+            tool=_NAME,
+            arguments={"type": "object"},
         ),
         listing(
-            "propose_rules", "Proposes stricter rules for tools of the server: ask a user about each call, or hide the tool.", ("rules",),
+            "propose_rules",
+            "Proposes stricter rules for tools of the server: ask a user about each call, or hide the tool.",
+            ("rules",),
             rules={
-                "type": "array", "maxItems": 100,
+                "type": "array",
+                "maxItems": 100,
                 "items": {
-                    "type": "object", "required": ["tool", "rule", "why"],
-                    "properties": {"tool": _NAME, "rule": {"type": "string", "enum": ["ask", "hide"]}, "why": _SHORT},
+                    "type": "object",
+                    "required": ["tool", "rule", "why"],
+                    "properties": {
+                        "tool": _NAME,
+                        "rule": {"type": "string", "enum": ["ask", "hide"]},
+                        "why": _SHORT,
+                    },
                 },
             },
         ),
         _FINISH,
     ),
-    Kind.TEST: (listing("run_test", "Starts the server, reads its lists, and stops it. This is done once."), _FINISH),
+    Kind.TEST: (
+        listing("run_test", "Starts the server, reads its lists, and stops it. This is done once."),
+        _FINISH,
+    ),
     Kind.SEARCH: (_SEARCH, _CHOOSE, _FINISH),
     Kind.ADD: (_SEARCH, _CHOOSE, _FINISH),
-}  # fmt: skip
+}
 
 
 _NAMES = {listed["name"]: listed for listings in LISTINGS.values() for listed in listings}
@@ -104,22 +136,28 @@ class Operations:
         self._engine = engine
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
         """Those of the requests that the expert tool of this agent works on, in its runs."""
         if endpoint.slug != RUNS.slug:
             return ()
         experts = [each for each in snapshot.sections.get(SECTION, ()) if each.agent == agent.slug]
         kinds = [kind for each in experts for kind in each.maintains]
-        names = dict.fromkeys(listed["name"] for kind in kinds for listed in LISTINGS.get(Kind(kind), ()))
+        names = dict.fromkeys(
+            listed["name"] for kind in kinds for listed in LISTINGS.get(Kind(kind), ())
+        )
         return [_OFFERS[name] for name in names]
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        """Do it and say what was seen. A refusal is a result marked as an error, with its remedy."""
+        """Do it and say what was seen. A refusal is a result marked as an error, with its
+        remedy."""
         run = call.request.request_id
         lock = self._one_at_a_time.setdefault(run, asyncio.Lock())
         try:
             async with lock:
-                name, arguments = call.entry.offer.tool.name, call.request.arguments
+                name = call.entry.offer.tool.name
+                arguments = call.request.arguments
                 return own_tools.said(await _kept_alive(call, self._done(name, run, arguments)))
         except SlipsnisseError as error:
             return own_tools.refused(error)
@@ -127,7 +165,9 @@ class Operations:
     async def _done(self, name: str, run: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         match name:
             case "start_trial":
-                return await self._step(run, "open" if arguments.get("network") else arguments["protocol"])
+                return await self._step(
+                    run, "open" if arguments.get("network") else arguments["protocol"]
+                )
             case "run_test":
                 return await self._step(run, "probe")
             case "call_reading_tool":
@@ -143,12 +183,15 @@ class Operations:
 
     async def _call(self, run: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         request = await db_call(_about_to_call, run, tool)
-        called = await trials.called_once(self._engine, request, tool, canonical(arguments).encode())
+        called = await trials.called_once(
+            self._engine, request, tool, canonical(arguments).encode()
+        )
         return await db_call(_called, run, tool, called)
 
 
 def operations_source(engine: Engine) -> tuple[Source, Dispatcher]:
-    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    """The source and its dispatcher for an engine; registered with
+    ``calls.more_sources.add_source``."""
     served = Operations(engine)
     return served, served
 
@@ -198,7 +241,8 @@ def _offered(request: MaintenanceRequest, name: str) -> None:
 
 @transaction.atomic
 def _about_to(run: str, name: str) -> MaintenanceRequest:
-    """The request, once its step ``name`` may be done. Raises Conflict where it has none, was done, or is too early."""
+    """The request, once its step ``name`` may be done. Raises Conflict where it has none, was done,
+    or is too early."""
     request = _claimed(run)
     step = next((step for step in PLANS[Kind(request.kind)] if step.name == name), None)
     if step is None:
@@ -245,7 +289,9 @@ def _shown(request: MaintenanceRequest) -> dict[str, Any]:
         for tool in (notes["opened"] or notes["tools"])[:_MOST_SHOWN]
     ]
     return {
-        "start": {name: start.get(name) for name in ("era", "network", "ok", "error", "tools", "denied")},
+        "start": {
+            name: start.get(name) for name in ("era", "network", "ok", "error", "tools", "denied")
+        },
         "tools": tools,
     }
 
@@ -264,14 +310,17 @@ def _about_to_call(run: str, name: str) -> MaintenanceRequest:
     request = _claimed(run)
     _offered(request, "call_reading_tool")
     if why := not_called(_tool(request, name), request.notes["model"].get("calls", 0)):
-        raise Conflict(f"The tool cannot be called here: {why}.", remedy="Leave this call to a user.")
+        raise Conflict(
+            f"The tool cannot be called here: {why}.", remedy="Leave this call to a user."
+        )
     return request
 
 
 @transaction.atomic
 def _called(run: str, name: str, called: Called) -> dict[str, Any]:
     request = _claimed(run, locked=True)
-    model, tool = request.notes["model"], _tool(request, name)
+    model = request.notes["model"]
+    tool = _tool(request, name)
     model["calls"] = model.get("calls", 0) + 1
     if called.get("outcome") == "ok" or tool["call"].get("outcome") == "skipped":
         tool["call"] = called
@@ -288,9 +337,10 @@ def _noted(run: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     match name:
         case "search_servers":
             said = found_for(request, given["query"], given.get("limit", 10))
-            model["seen"] = [*model["seen"], *([each["registry"], each["name"]] for each in said["registry_entries"])][
-                -500:
-            ]
+            model["seen"] = [
+                *model["seen"],
+                *([each["registry"], each["name"]] for each in said["registry_entries"]),
+            ][-500:]
         case "choose_entries":
             said = {"chosen": _chosen(model, given["entries"])}
         case "propose_rules":
@@ -309,7 +359,8 @@ def _chosen(model: dict[str, Any], entries: list[dict[str, str]]) -> int:
     wanted = [[each["registry"], each["name"]] for each in entries]
     if unknown := [name for registry, name in wanted if [registry, name] not in model["seen"]]:
         raise ArgumentsInvalid(
-            f"No search has found {plain(', '.join(unknown), 200)}.", remedy="Choose from the results of a search."
+            f"No search has found {plain(', '.join(unknown), 200)}.",
+            remedy="Choose from the results of a search.",
         )
     model["chosen"] = wanted
     return len(wanted)
@@ -318,5 +369,7 @@ def _chosen(model: dict[str, Any], entries: list[dict[str, str]]) -> int:
 def _ruled(request: MaintenanceRequest, model: dict[str, Any], rules: list[dict[str, str]]) -> int:
     for each in rules:
         _tool(request, each["tool"])
-    model["rules"] |= {each["tool"]: {"rule": each["rule"], "why": plain(each["why"], 300)} for each in rules}
+    model["rules"] |= {
+        each["tool"]: {"rule": each["rule"], "why": plain(each["why"], 300)} for each in rules
+    }
     return len(rules)

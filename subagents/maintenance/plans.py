@@ -1,7 +1,8 @@
 """What each kind of request does, step by step. The parameters of each kind stand at its plan.
 
-A step first looks outside (``act``: it may be begun again and changes nothing there), then writes down what it found
-(``keep``: in the same transaction as that the step is done, so it happens once, whoever dies when).
+A step first looks outside (``act``: it may be begun again and changes nothing there), then writes
+down what it found (``keep``: in the same transaction as that the step is done, so it happens once,
+whoever dies when).
 """
 
 from __future__ import annotations
@@ -41,14 +42,25 @@ from subagents.maintenance.steps import Step, server_of
 from subagents.maintenance.trials import call_maker
 from subagents.models import MaintenanceRequest, Proposal
 
-# What may be proposed of a server. Values of env and headers are secrets: people enter these themselves.
+# What may be proposed of a server. Values of env and headers are secrets: people enter these
+# themselves.
 FIELDS = (
-    "name", "description", "transport", "command", "cwd", "url", "connect_mode", "protocol_mode", "connect_timeout",
-    "request_timeout", "idle_timeout", "max_concurrency", "shared_by", "check_interval",
-)  # fmt: skip
-_NO_REGISTRIES = (
-    "; registries are not searched for agents, unless a user enables it (Configuration, search registries unasked)"
+    "name",
+    "description",
+    "transport",
+    "command",
+    "cwd",
+    "url",
+    "connect_mode",
+    "protocol_mode",
+    "connect_timeout",
+    "request_timeout",
+    "idle_timeout",
+    "max_concurrency",
+    "shared_by",
+    "check_interval",
 )
+_NO_REGISTRIES = "; registries are not searched for agents, unless a user enables it (Configuration, search registries unasked)"
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
@@ -88,27 +100,40 @@ def _learn(server_id: int, report: TestReport) -> None:
 
 
 def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
-    params, now = request.params, timezone.now()
+    params = request.params
+    now = timezone.now()
     test = ServerTest.objects.create(
-        server=server_of(request), requested_at=request.created_at, started_at=now, verdict=ServerTest.Verdict.RUNNING,
-        call_tool=params.get("call_tool") or "", call_arguments=params.get("call_arguments") or {},
+        server=server_of(request),
+        requested_at=request.created_at,
+        started_at=now,
+        verdict=ServerTest.Verdict.RUNNING,
+        call_tool=params.get("call_tool") or "",
+        call_arguments=params.get("call_arguments") or {},
         in_sandbox=bool(params.get("in_sandbox")),
-    )  # fmt: skip
+    )
     test = trials.record_verdict(test=test, report=report)
     request.notes |= {"test": test.pk, "ok": test.verdict == ServerTest.Verdict.PASSED}
     request.notes["steps"] += _steps_of(test, report)
 
 
 def _steps_of(test: ServerTest, report: TestReport) -> list[dict[str, Any]]:
-    """The five steps of a test as its report tells them; after one that failed there are no more."""
+    """The five steps of a test as its report tells them; after one that failed there are no
+    more."""
     found = report.discovery
     spawned = bool(found) or test.error_code in _SPAWNED
-    reached = {"spawn": spawned, "handshake": bool(found), "discover": bool(found and report.listed)}
+    reached = {
+        "spawn": spawned,
+        "handshake": bool(found),
+        "discover": bool(found and report.listed),
+    }
     if test.call_tool:
         reached["call"] = report.result is not None and not report.result.get("isError")
     steps: list[dict[str, Any]] = []
     for name, ok in reached.items():
-        steps.append({"step": name, "ok": ok} | ({} if ok else {"code": test.error_code, "error": test.error}))
+        steps.append(
+            {"step": name, "ok": ok}
+            | ({} if ok else {"code": test.error_code, "error": test.error})
+        )
         if not ok:
             break
     return steps
@@ -116,48 +141,71 @@ def _steps_of(test: ServerTest, report: TestReport) -> list[dict[str, Any]]:
 
 def _report_test(request: MaintenanceRequest, _: Any) -> None:
     test = ServerTest.objects.filter(pk=request.notes["test"]).select_related("server").first()
-    facts = {} if test is None else {
-        "protocol": test.protocol_era, "tools": test.tool_count, "timings_ms": test.timings, "left_out": test.server.left_out,
-    }  # fmt: skip
+    facts = (
+        {}
+        if test is None
+        else {
+            "protocol": test.protocol_era,
+            "tools": test.tool_count,
+            "timings_ms": test.timings,
+            "left_out": test.server.left_out,
+        }
+    )
     waiting = Tool.objects.filter(server__slug=request.server_slug, pinned=None).count()
     request.result = {
-        "ok": request.notes["ok"], "steps": request.notes["steps"], "test": request.notes["test"],
-        "tools_waiting_for_approval": waiting, **facts,
-    }  # fmt: skip
+        "ok": request.notes["ok"],
+        "steps": request.notes["steps"],
+        "test": request.notes["test"],
+        "tools_waiting_for_approval": waiting,
+        **facts,
+    }
 
 
 # search_servers: query, limit
 
 
 def found_for(request: MaintenanceRequest, query: str, limit: int) -> dict[str, Any]:
-    """The servers of this site that whoever asked knows of, and what registries list, best first."""
+    """The servers of this site that whoever asked knows of, and what registries list, best
+    first."""
     servers = _visible(request)
     tools: dict[int, list[str]] = {}
-    for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list("server_id", "name"):
+    for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list(
+        "server_id", "name"
+    ):
         tools.setdefault(key, []).append(name)
-    known = [Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers]
+    known = [
+        Known(row.slug, row.name, row.description, tuple(tools.get(row.pk, ()))) for row in servers
+    ]
     found = search(query, known, limit)
     return {
-        "servers": [{"server": match.slug, "score": match.score, "reasons": list(match.reasons)} for match in found],
+        "servers": [
+            {"server": match.slug, "score": match.score, "reasons": list(match.reasons)}
+            for match in found
+        ],
         "registry_entries": listed.found(query, limit) if _may_search(request) else [],
-    }  # fmt: skip
+    }
 
 
 def _may_search(request: MaintenanceRequest) -> bool:
-    """People search registries whenever they ask for it; for agents only where a person has switched that on."""
+    """People search registries whenever they ask for it; for agents only where a person has
+    switched that on."""
     return not request.agent or Configuration.load().discovers
 
 
 def _search(request: MaintenanceRequest, _: Any) -> None:
-    query, limit = str(request.params["query"]), min(int(request.params.get("limit") or 10), MOST_FOUND)
+    query = str(request.params["query"])
+    limit = min(int(request.params.get("limit") or 10), MOST_FOUND)
     found = found_for(request, query, limit)
     found["registry_entries"] = _chosen_first(request, found["registry_entries"])
     registries = ", and its copies of registries" if _may_search(request) else _NO_REGISTRIES
     request.result = found | {"searched": f"the servers of this site{registries}"}
 
 
-def _chosen_first(request: MaintenanceRequest, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a model has chosen, as registries list it now, before the others; it chooses only where it may search."""
+def _chosen_first(
+    request: MaintenanceRequest, entries: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What a model has chosen, as registries list it now, before the others; it chooses only where
+    it may search."""
     picked = (request.notes.get("model") or {}).get("chosen", ()) if _may_search(request) else ()
     chosen = listed.told_of(picked)
     return [*chosen, *(each for each in entries if each not in chosen)]
@@ -167,10 +215,12 @@ def _chosen_first(request: MaintenanceRequest, entries: list[dict[str, Any]]) ->
 
 
 def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
-    """An agent is not told of servers that it may not use: whoever decides on its proposal sees that there is one."""
+    """An agent is not told of servers that it may not use: whoever decides on its proposal sees
+    that there is one."""
     if not request.agent and Server.objects.filter(slug=request.server_slug).exists():
         raise Conflict(
-            error_texts.already_exists("server", request.server_slug), remedy=error_texts.CHOOSE_ANOTHER_NAME
+            error_texts.already_exists("server", request.server_slug),
+            remedy=error_texts.CHOOSE_ANOTHER_NAME,
         )
     fields = request.params.get("fields") or {}
     if name := request.params.get("registry_name"):
@@ -180,15 +230,19 @@ def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose_new(request: MaintenanceRequest, _: Any) -> None:
-    """Where nobody says how it is started, what registries list is proposed to choose from: named, or searched for."""
-    fields, name = request.params.get("fields") or {}, request.params.get("registry_name")
+    """Where nobody says how it is started, what registries list is proposed to choose from: named,
+    or searched for."""
+    fields = request.params.get("fields") or {}
+    name = request.params.get("registry_name")
     _propose(request, None, fields, request.params.get("purpose", ""))
     if name:
         entries = listed.named(name)
     elif fields or not _may_search(request):
         return
     else:
-        entries = listed.fitting(request.server_slug, request.params.get("purpose", ""), MOST_PROPOSED)
+        entries = listed.fitting(
+            request.server_slug, request.params.get("purpose", ""), MOST_PROPOSED
+        )
     request.result = {**(request.result or {}), "registry_entries": _chosen_first(request, entries)}
 
 
@@ -203,22 +257,44 @@ def _check_change(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose_change(request: MaintenanceRequest, _: Any) -> None:
-    """Of an agent everything is proposed as it came: it must not find out by asking what a server's fields hold."""
-    server, fields = server_of(request), request.params["fields"]
-    same = {name for name, value in fields.items() if getattr(server, name) == value and not request.agent}
+    """Of an agent everything is proposed as it came: it must not find out by asking what a server's
+    fields hold."""
+    server = server_of(request)
+    fields = request.params["fields"]
+    same = {
+        name
+        for name, value in fields.items()
+        if getattr(server, name) == value and not request.agent
+    }
     if len(same) == len(fields):
-        raise Conflict("The server has these values already.", remedy="Nothing needs to be changed.")
-    _propose(request, server, {name: fields[name] for name in fields if name not in same}, request.params["reason"])
+        raise Conflict(
+            "The server has these values already.", remedy="Nothing needs to be changed."
+        )
+    _propose(
+        request,
+        server,
+        {name: fields[name] for name in fields if name not in same},
+        request.params["reason"],
+    )
 
 
 def _propose_removal(request: MaintenanceRequest, _: Any) -> None:
     _propose(request, server_of(request), {}, request.params["reason"])
 
 
-def _propose(request: MaintenanceRequest, server: Server | None, fields: Mapping[str, Any], reason: str) -> None:
-    as_it_is = {"server_revision": server.revision, "server_saved_at": server.updated_at} if server else {}
+def _propose(
+    request: MaintenanceRequest, server: Server | None, fields: Mapping[str, Any], reason: str
+) -> None:
+    as_it_is = (
+        {"server_revision": server.revision, "server_saved_at": server.updated_at} if server else {}
+    )
     made = Proposal.objects.create(
-        request=request, server=server, fields=dict(fields), reason=reason, created_at=timezone.now(), **as_it_is
+        request=request,
+        server=server,
+        fields=dict(fields),
+        reason=reason,
+        created_at=timezone.now(),
+        **as_it_is,
     )
     request.result = {"proposal": made.pk, "waits_for": "a person", "fields": dict(fields)}
 
@@ -245,7 +321,13 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
             trying.keep_start,
             trying.start_modern,
         ),
-        Step("open", "Checking whether the server needs network access.", 80, trying.keep_open, trying.start_open),
+        Step(
+            "open",
+            "Checking whether the server needs network access.",
+            80,
+            trying.keep_open,
+            trying.start_open,
+        ),
         Step(
             "sessions",
             "Comparing the answers of the server in two sessions.",
@@ -255,7 +337,9 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
         ),
         Step("report", "Writing the report.", 100, trying.keep_report),
     ),
-    Kind.SEARCH: (Step("search", "Searching the servers of this site and its registries.", 100, _search),),
+    Kind.SEARCH: (
+        Step("search", "Searching the servers of this site and its registries.", 100, _search),
+    ),
     Kind.ADD: (
         Step("look", "Checking whether the server exists.", 40, _look_for_namesake),
         Step("propose", "Writing the proposal.", 100, _propose_new),
@@ -271,7 +355,8 @@ PLANS: Mapping[Kind, tuple[Step, ...]] = {
 def _with(server: Server, fields: Mapping[str, Any]) -> Server:
     if odd := sorted(set(fields) - set(FIELDS)):
         raise ConfigInvalid(
-            f"These fields cannot be proposed: {', '.join(odd)}.", remedy=f"Use only {', '.join(FIELDS)}."
+            f"These fields cannot be proposed: {', '.join(odd)}.",
+            remedy=f"Use only {', '.join(FIELDS)}.",
         )
     for name, value in fields.items():
         setattr(server, name, value)

@@ -1,7 +1,8 @@
 """What people do with proposals: apply them, or decline. Until then a proposal changes nothing.
 
-Applying one saves the server as a person's own change would: a new or changed launch is a draft that waits for its
-confirmation. What somebody has changed since always wins: an outdated proposal is refused.
+Applying one saves the server as a person's own change would: a new or changed launch is a draft
+that waits for its confirmation. What somebody has changed since always wins: an outdated proposal
+is refused.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.
 _RIGHTS = {
-    Kind.ADD: "mcpregistry.add_server", Kind.MODIFY: "mcpregistry.change_server", Kind.TRY: "mcpregistry.change_server",
+    Kind.ADD: "mcpregistry.add_server",
+    Kind.MODIFY: "mcpregistry.change_server",
+    Kind.TRY: "mcpregistry.change_server",
     Kind.REMOVE: "mcpregistry.delete_server",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The entry of a registry that a person takes for a new server, and what they entered for it."""
+    """The entry of a registry that a person takes for a new server, and what they entered for
+    it."""
 
     entry: RegistryEntry
     wish: Wish
@@ -43,10 +47,11 @@ class Choice:
 
 @transaction.atomic
 def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = None) -> Proposal:
-    """Do it, as this person's own change. ``choice``: for a new server that is proposed from registries.
+    """Do it, as this person's own change. ``choice``: for a new server that is proposed from
+    registries.
 
-    Raises NotFound, Denied (they may not do that by hand), Conflict (decided already, or the server was changed since)
-    and ConfigInvalid.
+    Raises NotFound, Denied (they may not do that by hand), Conflict (decided already, or the server
+    was changed since) and ConfigInvalid.
     """
     proposal = _waiting(proposal_id)
     _check_choice(proposal, choice)
@@ -144,7 +149,8 @@ def _waiting(proposal_id: int) -> Proposal:
     proposal = rows.filter(pk=proposal_id).first()
     if proposal is None:
         raise NotFound(
-            error_texts.no_such_number("proposal", proposal_id), remedy=error_texts.list_with("Approvals, Proposals")
+            error_texts.no_such_number("proposal", proposal_id),
+            remedy=error_texts.list_with("Approvals, Proposals"),
         )
     if proposal.state != ProposalState.WAITING:
         raise Conflict(
@@ -161,8 +167,13 @@ def _decided(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
     proposal.save()
     request = proposal.request
     audit.record(
-        kind=f"maintenance.proposal_{state}", actor=actor, subject=f"maintenance:{request.pk}", what=request.kind,
+        kind=f"maintenance.proposal_{state}",
+        actor=actor,
+        subject=f"maintenance:{request.pk}",
+        what=request.kind,
         server=request.server_slug,
-    )  # fmt: skip
-    queue.tell(request, MessageKind.STATUS, proposal=state, message=f"The proposal was {state} by a user.")
+    )
+    queue.tell(
+        request, MessageKind.STATUS, proposal=state, message=f"The proposal was {state} by a user."
+    )
     return proposal

@@ -1,4 +1,5 @@
-"""What people, agents and programs do with maintenance requests: ask, look, pause, resume, cancel, read messages.
+"""What people, agents and programs do with maintenance requests: ask, look, pause, resume, cancel,
+read messages.
 
 Every verb is a row or two and returns at once, whatever the sub-agent is doing.
 """
@@ -26,7 +27,15 @@ from mcpregistry.models import Agent, Server
 from mcpregistry.services.configuration.dispatch import send
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
-from subagents.domain.maintenance import STARTS_SERVER, Kind, MessageKind, Priority, State, Substate, Wish
+from subagents.domain.maintenance import (
+    STARTS_SERVER,
+    Kind,
+    MessageKind,
+    Priority,
+    State,
+    Substate,
+    Wish,
+)
 from subagents.leased import leases
 from subagents.maintenance import supervision
 from subagents.models import EffortAgent, MaintenanceMessage, MaintenanceRequest, Run
@@ -50,11 +59,13 @@ def ask(
     supervisor: str = "",
     conversation: str = "",
 ) -> MaintenanceRequest:
-    """Queue a request; a worker is woken once it is committed. The same one of the same agent, still open, is joined.
+    """Queue a request; a worker is woken once it is committed. The same one of the same agent,
+    still open, is joined.
 
-    ``params`` are those of the kind, see ``subagents.maintenance.plans``; ``supervisor``: the agent without whose cycles
-    nothing of it shall be done; ``conversation``: that in which the agent asked. Raises NotFound (no such server, or none
-    of this agent's, or no such supervisor) and Busy (the agent has ``MOST_OPEN`` already).
+    ``params`` are those of the kind, see ``subagents.maintenance.plans``; ``supervisor``: the agent
+    without whose cycles nothing of it shall be done; ``conversation``: that in which the agent
+    asked. Raises NotFound (no such server, or none of this agent's, or no such supervisor) and Busy
+    (the agent has ``MOST_OPEN`` already).
     """
     slug = str(params.get("server", ""))
     if kind not in (Kind.ADD, Kind.SEARCH):
@@ -65,26 +76,42 @@ def ask(
             remedy="List them under Expert tools, Hosted agents, or leave the supervisor empty.",
         )
     if agent is not None:
-        Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)  # one of its requests after the other
+        # one of its requests after the other
+        Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
         if (same := _same(kind, params, agent)) is not None:
             return same
         _refuse_too_many(agent)
     request = MaintenanceRequest.objects.create(
-        kind=kind, params=dict(params), priority=priority, server_slug=slug[:63], created_at=timezone.now(),
-        agent=agent.slug if agent else "", requested_by=plain(actor, 200), message="Waiting for a worker.",
-        supervisor=supervisor, conversation=conversation,
-    )  # fmt: skip
-    audit.record(kind="maintenance.requested", actor=actor, subject=f"maintenance:{request.pk}", what=kind, server=slug)
+        kind=kind,
+        params=dict(params),
+        priority=priority,
+        server_slug=slug[:63],
+        created_at=timezone.now(),
+        agent=agent.slug if agent else "",
+        requested_by=plain(actor, 200),
+        message="Waiting for a worker.",
+        supervisor=supervisor,
+        conversation=conversation,
+    )
+    audit.record(
+        kind="maintenance.requested",
+        actor=actor,
+        subject=f"maintenance:{request.pk}",
+        what=kind,
+        server=slug,
+    )
     transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
     return request
 
 
 def visible_server(slug: str, agent: Agent | None) -> Server:
-    """The server, for an agent only if it may use any of its tools. Raises NotFound, in the same words for both."""
+    """The server, for an agent only if it may use any of its tools. Raises NotFound, in the same
+    words for both."""
     found = Server.objects.filter(slug=slug).first()
     if found is None or (agent is not None and found.pk not in servers_of(agent)):
         raise NotFound(
-            error_texts.not_found("server", plain(slug, 63)), remedy="List the servers or the available tools first."
+            error_texts.not_found("server", plain(slug, 63)),
+            remedy="List the servers or the available tools first.",
         )
     return found
 
@@ -112,13 +139,19 @@ def _refuse_too_many(agent: Agent) -> None:
 
 @transaction.atomic
 def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceRequest:
-    """It ends as failed, with the error "cancelled: …"; what runs is cut, its processes with it. Ended ones stay."""
+    """It ends as failed, with the error "cancelled: …"; what runs is cut, its processes with it.
+    Ended ones stay."""
     request = _locked(request_id)
     if request.finished_at is not None:
         return request
     reason = plain(reason, 500) or "no reason given"
     MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.CANCEL, wish_reason=reason)
-    audit.record(kind="maintenance.cancelled", actor=actor, subject=f"maintenance:{request.pk}", reason=reason)
+    audit.record(
+        kind="maintenance.cancelled",
+        actor=actor,
+        subject=f"maintenance:{request.pk}",
+        reason=reason,
+    )
     if request.lease_until is None:  # nobody works on it: its end is ours to write
         return end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {reason}")
     return _locked(request_id)
@@ -126,9 +159,11 @@ def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReque
 
 @transaction.atomic
 def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceRequest:
-    """It stands still within a second and uses no energy, until it is resumed. Raises Conflict when it has ended.
+    """It stands still within a second and uses no energy, until it is resumed. Raises Conflict when
+    it has ended.
 
-    ``reason``: of somebody who will resume it by themselves. Who pauses it without one takes it over from them.
+    ``reason``: of somebody who will resume it by themselves. Who pauses it without one takes it
+    over from them.
     """
     request = _open(request_id)
     taken_over = request.wish == Wish.PAUSE and request.wish_reason != "" and reason == ""
@@ -136,11 +171,19 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
         return request
     if request.lease_until is None:
         cut_run(request, "its request is paused")
-    still = {"substate": Substate.PAUSED, "message": reason or "Paused.", "working_on": seat(request)}
+    still = {
+        "substate": Substate.PAUSED,
+        "message": reason or "Paused.",
+        "working_on": seat(request),
+    }
     waits: dict[str, Any] = {} if request.lease_until else still
-    MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.PAUSE, wish_reason=reason, **waits)
+    MaintenanceRequest.objects.filter(pk=request.pk).update(
+        wish=Wish.PAUSE, wish_reason=reason, **waits
+    )
     facts = {"reason": reason} if reason else {}
-    audit.record(kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}", **facts)
+    audit.record(
+        kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}", **facts
+    )
     return _locked(request_id)
 
 
@@ -161,9 +204,19 @@ def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
 def end(request: MaintenanceRequest, state: State, **values: Any) -> MaintenanceRequest:
     """Write the end of a request whose row is locked, or under our lease, and tell it."""
     cut_run(request, "its request has ended")
-    told = {"message": "Done.", "progress": 100} if state == State.COMPLETED else {"message": values["error"][:500]}
+    told = (
+        {"message": "Done.", "progress": 100}
+        if state == State.COMPLETED
+        else {"message": values["error"][:500]}
+    )
     MaintenanceRequest.objects.filter(pk=request.pk, finished_at=None).update(
-        state=state, finished_at=database_now(), lease_until=None, worker="", working_on=seat(request), **told, **values
+        state=state,
+        finished_at=database_now(),
+        lease_until=None,
+        worker="",
+        working_on=seat(request),
+        **told,
+        **values,
     )
     request.refresh_from_db()
     kind = MessageKind.COMPLETION if state == State.COMPLETED else MessageKind.ERROR
@@ -172,9 +225,11 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
 
 
 def cut_run(request: MaintenanceRequest, reason: str) -> str:
-    """Stop the run of the model that works on a request whose row is ours. Returns its id, or "" where there is none.
+    """Stop the run of the model that works on a request whose row is ours. Returns its id, or ""
+    where there is none.
 
-    It ends a little later: until then it is noted as ``leaving``, and the request keeps its ``seat``.
+    It ends a little later: until then it is noted as ``leaving``, and the request keeps its
+    ``seat``.
     """
     model = request.notes.get("model") or {"ended": True}
     if model["ended"] or not (run := model["run"]):
@@ -192,8 +247,11 @@ def leaving(request: MaintenanceRequest) -> str:
 
 
 def seat(request: MaintenanceRequest) -> str | None:
-    """The server that nobody else may start although nobody works on the request: while a run of a model may have it started."""
-    return (request.server_slug or None) if leaving(request) or _unfinished(request, "run") else None
+    """The server that nobody else may start although nobody works on the request: while a run of a
+    model may have it started."""
+    return (
+        (request.server_slug or None) if leaving(request) or _unfinished(request, "run") else None
+    )
 
 
 def _unfinished(request: MaintenanceRequest, which: str) -> str:
@@ -203,12 +261,16 @@ def _unfinished(request: MaintenanceRequest, which: str) -> str:
 
 def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:
     """Add a message to those that whoever asked will poll."""
-    MaintenanceMessage.objects.create(request=request, kind=kind, data=data, created_at=timezone.now())
+    MaintenanceMessage.objects.create(
+        request=request, kind=kind, data=data, created_at=timezone.now()
+    )
 
 
 def waiting_messages(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceMessage]:
     """The oldest messages of these requests that were not handed out yet."""
-    return MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)[:_MESSAGES_AT_ONCE]
+    return MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)[
+        :_MESSAGES_AT_ONCE
+    ]
 
 
 @transaction.atomic
@@ -216,17 +278,22 @@ def poll_messages(requests: QuerySet[MaintenanceRequest]) -> list[MaintenanceMes
     """The same, handed out, each to one alone, whoever asks at the same time."""
     waiting = MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)
     found = list(waiting.select_for_update(skip_locked=True, of=("self",))[:_MESSAGES_AT_ONCE])
-    MaintenanceMessage.objects.filter(pk__in=[message.pk for message in found]).update(delivered_at=timezone.now())
+    MaintenanceMessage.objects.filter(pk__in=[message.pk for message in found]).update(
+        delivered_at=timezone.now()
+    )
     return found
 
 
 @transaction.atomic
 def take_energy(requests: QuerySet[MaintenanceRequest]) -> dict[str, float]:
-    """Units used since the last time somebody took them, by request: each is taken once, whoever asks at the same time."""
+    """Units used since the last time somebody took them, by request: each is taken once, whoever
+    asks at the same time."""
     used = requests.filter(energy_unreported__gt=0).order_by("pk").select_for_update()
     counted = dict(used.values_list("pk", "energy_unreported"))
     for key, units in counted.items():
-        MaintenanceRequest.objects.filter(pk=key).update(energy_unreported=F("energy_unreported") - units)
+        MaintenanceRequest.objects.filter(pk=key).update(
+            energy_unreported=F("energy_unreported") - units
+        )
     return counted
 
 
@@ -236,15 +303,23 @@ def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
 
 
 def due(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
-    """Requests that this process could work on now, one a server: first those of the dead, then the most urgent.
+    """Requests that this process could work on now, one a server: first those of the dead, then the
+    most urgent.
 
     ``starting``: at most so many of those that start a server; None: any.
     """
-    rows = supervision.workable(MaintenanceRequest.objects.open().exclude(lease_until__gte=now), now)
+    rows = supervision.workable(
+        MaintenanceRequest.objects.open().exclude(lease_until__gte=now), now
+    )
     if settings.MAINTENANCE_KINDS:
         rows = rows.filter(kind__in=settings.MAINTENANCE_KINDS)
-    rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)  # one that died before it could pause is looked at
-    busy = set(MaintenanceRequest.objects.open().filter(lease_until__gte=now).values_list("server_slug", flat=True))
+    # one that died before it could pause is looked at
+    rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)
+    busy = set(
+        MaintenanceRequest.objects.open()
+        .filter(lease_until__gte=now)
+        .values_list("server_slug", flat=True)
+    )
     found: list[str] = []
     order = F("working_on").desc(nulls_last=True), "-priority", "created_at", "id"
     room = limit if starting is None else starting
@@ -261,14 +336,17 @@ def due(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
 
 
 def unclaimed(now: datetime, before: datetime) -> QuerySet[MaintenanceRequest]:
-    """Return the requests that no worker has taken since ``before``, although they may be worked on.
+    """Return the requests that no worker has taken since ``before``, although they may be worked
+    on.
 
     A request waits rightly while another one has its server, or while a worker's hands are full.
     """
     held = MaintenanceRequest.objects.open().filter(lease_until__gte=now)
     if held.count() >= AT_ONCE:
         return MaintenanceRequest.objects.none()
-    rows = supervision.workable(MaintenanceRequest.objects.open().filter(created_at__lt=before), now)
+    rows = supervision.workable(
+        MaintenanceRequest.objects.open().filter(created_at__lt=before), now
+    )
     rows = leases.unclaimed(rows, before).exclude(wish=Wish.PAUSE)
     if held.filter(kind__in=STARTS_SERVER).count() >= STARTING:
         rows = rows.exclude(kind__in=STARTS_SERVER)

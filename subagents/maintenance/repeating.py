@@ -1,4 +1,5 @@
-"""Trials that repeat: by the clock, as often as people have set for a server, and when it calls itself another version."""
+"""Trials that repeat: by the clock, as often as people have set for a server, and when it calls
+itself another version."""
 
 from __future__ import annotations
 
@@ -11,21 +12,29 @@ from subagents.domain.maintenance import Kind, Priority
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, TrialReport
 
-AFTER_A_VERSION = timedelta(hours=1)  # not sooner again, should it call itself otherwise at each start
+# not sooner again, should it call itself otherwise at each start
+AFTER_A_VERSION = timedelta(hours=1)
 
 
 def ask_due(now: datetime) -> list[str]:
-    """Ask for the trials that are due. Returns the servers' short names; whoever else asks at the same time gets others."""
+    """Ask for the trials that are due. Returns the servers' short names; whoever else asks at the
+    same time gets others."""
     wanted = Server.objects.active().filter(trial_hours__gt=0).order_by("pk")
     return [slug for key, slug in wanted.values_list("pk", "slug") if _ask(key, now)]
 
 
 @transaction.atomic
 def _ask(server_id: int, now: datetime) -> bool:
-    server = Server.objects.select_for_update(no_key=True).filter(pk=server_id, trial_hours__gt=0).first()
+    server = (
+        Server.objects.select_for_update(no_key=True)
+        .filter(pk=server_id, trial_hours__gt=0)
+        .first()
+    )
     if server is None or not _is_due(server, now):
         return False
-    queue.ask(kind=Kind.TRY, params={"server": server.slug}, actor=queue.CLOCK, priority=Priority.LOW)
+    queue.ask(
+        kind=Kind.TRY, params={"server": server.slug}, actor=queue.CLOCK, priority=Priority.LOW
+    )
     return True
 
 

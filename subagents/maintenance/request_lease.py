@@ -19,13 +19,17 @@ from subagents.maintenance import queue, supervision
 from subagents.models import MaintenanceRequest
 
 REQUESTS = Leases(
-    MaintenanceRequest, "working_on", state=State.IN_PROGRESS.value, substate="",
+    MaintenanceRequest,
+    "working_on",
+    state=State.IN_PROGRESS.value,
+    substate="",
     started_at=Coalesce("started_at", Given("now", like="started_at")),
-)  # fmt: skip
+)
 
 
 class Meter:
-    """Measures the seconds of work on one request by the steady clock, so that nobody's clock makes energy."""
+    """Measures the seconds of work on one request by the steady clock, so that nobody's clock makes
+    energy."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -33,7 +37,8 @@ class Meter:
     def lap(self) -> float:
         """Seconds since the last lap."""
         now = time.monotonic()
-        since, self._since = self._since, now
+        since = self._since
+        self._since = now
         return now - since
 
     @contextmanager
@@ -49,7 +54,12 @@ class Meter:
 
 def take(request_id: str, *, worker: str) -> Lease | None:
     """The lease, or None: it has ended, is worked on, or somebody works on its server."""
-    row = MaintenanceRequest.objects.open().filter(pk=request_id).values_list("fence", "server_slug").first()
+    row = (
+        MaintenanceRequest.objects.open()
+        .filter(pk=request_id)
+        .values_list("fence", "server_slug")
+        .first()
+    )
     if row is None:
         return None
     try:
@@ -57,13 +67,16 @@ def take(request_id: str, *, worker: str) -> Lease | None:
             now = database_now()
             if not _seat_is_free(request_id, row[1], now):
                 return None
-            return REQUESTS.take(request_id, row[0], worker=worker, now=now, working_on=row[1] or None)
+            return REQUESTS.take(
+                request_id, row[0], worker=worker, now=now, working_on=row[1] or None
+            )
     except IntegrityError:  # the column is unique: two of one server at the same time
         return None
 
 
 def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
-    """Whether this request may have the server now. One that nobody holds leaves its seat, once its run has ended."""
+    """Whether this request may have the server now. One that nobody holds leaves its seat, once its
+    run has ended."""
     if not slug:  # of a search, say; any number of these go on at once
         return True
     seats = MaintenanceRequest.objects.filter(working_on=slug).exclude(pk=request_id)
@@ -76,12 +89,15 @@ def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
         if supervision.why_still(held):  # nobody goes on with it, so nobody else would stop its run
             queue.cut_run(held, "its request is on hold")
         return False
-    return bool(MaintenanceRequest.objects.filter(pk=held.pk, fence=held.fence).update(working_on=None))
+    return bool(
+        MaintenanceRequest.objects.filter(pk=held.pk, fence=held.fence).update(working_on=None)
+    )
 
 
 @contextmanager
 def fenced(lease: Lease, meter: Meter) -> Iterator[MaintenanceRequest]:
-    """One transaction on the request by whoever holds its lease; the work until now is charged. Raises LostLease."""
+    """One transaction on the request by whoever holds its lease; the work until now is charged.
+    Raises LostLease."""
     with meter.kept_if_it_fails(), transaction.atomic():
         REQUESTS.renew(lease)
         request = MaintenanceRequest.objects.get(pk=lease.key)
@@ -110,7 +126,8 @@ def release(lease: Lease) -> None:
 
 
 def cut_run(lease: Lease, meter: Meter) -> str:
-    """Stop the run of the model that works on it. Returns its id, which ends within a second, or ""."""
+    """Stop the run of the model that works on it. Returns its id, which ends within a second, or
+    ""."""
     with fenced(lease, meter) as request:
         return queue.cut_run(request, "its request was stopped")
 
@@ -125,7 +142,8 @@ def paused(lease: Lease, meter: Meter) -> None:
 
 
 def halted(lease: Lease, meter: Meter) -> None:
-    """It is put down as it is: whoever may go on with it does, once the sub-agent may work again."""
+    """It is put down as it is: whoever may go on with it does, once the sub-agent may work
+    again."""
     with fenced(lease, meter) as request:
         why = supervision.why_still(request)
         if why and request.message != why:

@@ -35,7 +35,8 @@ def server_of(request: MaintenanceRequest) -> Server:
     server = Server.objects.filter(slug=request.server_slug).first()
     if server is None:
         raise NotFound(
-            f'The server "{request.server_slug}" no longer exists.', remedy="Choose another server in a new request."
+            f'The server "{request.server_slug}" no longer exists.',
+            remedy="Choose another server in a new request.",
         )
     request.notes["server_id"] = server.pk
     return server

@@ -1,6 +1,8 @@
-"""Whether the background sub-agent may work: it is switched on, and the cycles of whoever supervises a request go on.
+"""Whether the background sub-agent may work: it is switched on, and the cycles of whoever
+supervises a request go on.
 
-While it may not, what is queued stays queued, and what is under way stands still after the step that is done.
+While it may not, what is queued stays queued, and what is under way stands still after the step
+that is done.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def workable(rows: MaintenanceRequestQuerySet, now: datetime) -> MaintenanceRequ
     if _why_nothing(now):
         return rows.filter(ending)
     led = Q(supervisor="") | Q(supervisor__in=_slugs(EffortAgent.objects.exclude(_stopped(now))))
-    return rows.filter(ending | led & ~Q(agent__in=_slugs(EffortAgent.objects.filter(_stopped(now)))))
+    return rows.filter(
+        ending | led & ~Q(agent__in=_slugs(EffortAgent.objects.filter(_stopped(now))))
+    )
 
 
 def why_still(request: MaintenanceRequest) -> str:
@@ -51,7 +55,12 @@ def why_still(request: MaintenanceRequest) -> str:
     if nothing := _why_nothing(now):
         return nothing
     agents = EffortAgent.objects.all()
-    if request.supervisor and not agents.exclude(_stopped(now)).filter(expert__agent__slug=request.supervisor).exists():
+    if (
+        request.supervisor
+        and not agents.exclude(_stopped(now))
+        .filter(expert__agent__slug=request.supervisor)
+        .exists()
+    ):
         return f'The request waits for its supervisor: the cycles of "{request.supervisor}" are paused.'
     if request.agent and agents.filter(_stopped(now), expert__agent__slug=request.agent).exists():
         return "The request waits for the agent that made it: the cycles of the agent are paused."
@@ -68,7 +77,9 @@ def _why_nothing(now: datetime) -> str:
     if not Configuration.load().sub_agent_enabled:
         return OFF
     out = _slugs(EffortAgent.objects.filter(_stopped(now), supervises=True)).first()
-    return f'The sub-agent waits for its supervisor: the cycles of "{out}" are paused.' if out else ""
+    return (
+        f'The sub-agent waits for its supervisor: the cycles of "{out}" are paused.' if out else ""
+    )
 
 
 def _stopped(now: datetime) -> Q:

@@ -1,7 +1,8 @@
 """The four tools by which agents talk to the background sub-agent, on endpoints that have them.
 
-They are our own: no grant is needed and no rule asked. They answer at once, whatever the sub-agent is doing, and change
-nothing by themselves: an addition is proposed to people, and an agent sees only its own requests.
+They are our own: no grant is needed and no rule asked. They answer at once, whatever the sub-agent
+is doing, and change nothing by themselves: an addition is proposed to people, and an agent sees
+only its own requests.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ from subagents.services.offers import speaks
 
 KIND = "maintenance"
 _SERVER = own_tools.server(-3, "sub-agent", "Sub-agent", LONGEST + 10.0)
-_ID = {"type": "string", "minLength": 1, "maxLength": 36, "description": "requestId from the answer to your request"}
+_ID = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 36,
+    "description": "requestId from the answer to your request",
+}
 
 
 LISTINGS: tuple[Mapping[str, Any], ...] = (
@@ -44,56 +50,87 @@ LISTINGS: tuple[Mapping[str, Any], ...] = (
         "mcp_request_server_addition",
         "Asks the background sub-agent for an MCP server that is missing here. The answer is a requestId and comes immediately. "
         "A user decides on what the sub-agent proposes, so do not wait for it.",
-        ("serverName", "purpose"), title="Ask for a server",
-        serverName={"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$", "description": "Short name of the server."},
-        purpose={"type": "string", "minLength": 1, "maxLength": 500, "description": "What the server is needed for."},
-        registryName={"type": "string", "maxLength": 200, "description": "Name of the server in an MCP registry, if you know it."},
+        ("serverName", "purpose"),
+        title="Ask for a server",
+        serverName={
+            "type": "string",
+            "pattern": "^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$",
+            "description": "Short name of the server.",
+        },
+        purpose={
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 500,
+            "description": "What the server is needed for.",
+        },
+        registryName={
+            "type": "string",
+            "maxLength": 200,
+            "description": "Name of the server in an MCP registry, if you know it.",
+        },
         priority={"type": "string", "enum": ["low", "medium", "high"], "default": "medium"},
     ),
     listing(
         "mcp_check_subagent_status",
         "Returns the status of a request: its state, its progress from 0 to 100, the current step, and the result or error.",
-        ("requestId",), title="Status of a request to the sub-agent", reads=True, requestId=_ID,
+        ("requestId",),
+        title="Status of a request to the sub-agent",
+        reads=True,
+        requestId=_ID,
         waitSeconds={
-            "type": "integer", "minimum": 0, "maximum": LONGEST, "default": 0,
+            "type": "integer",
+            "minimum": 0,
+            "maximum": LONGEST,
+            "default": 0,
             "description": "Maximum number of seconds to wait for the end of the request. Default 0: answer immediately.",
         },
     ),
     listing(
-        "mcp_cancel_subagent_work", "Cancels a request that is no longer needed, and stops what it has started.",
-        ("requestId",), title="Cancel a request to the sub-agent", requestId=_ID,
+        "mcp_cancel_subagent_work",
+        "Cancels a request that is no longer needed, and stops what it has started.",
+        ("requestId",),
+        title="Cancel a request to the sub-agent",
+        requestId=_ID,
         reason={"type": "string", "maxLength": 500, "description": "Reason for the cancellation."},
     ),
     listing(
         "mcp_list_available_tools",
         "Lists all tools that you can call here, with their server, their description and the estimated energy cost of a call.",
-        title="List the available tools", reads=True,
+        title="List the available tools",
+        reads=True,
     ),
-)  # fmt: skip
+)
 
 
 _OFFERS = tuple(
-    own_tools.offer(KIND, _SERVER, -10 - number, listed, idempotent=listed["annotations"]["readOnlyHint"])
+    own_tools.offer(
+        KIND, _SERVER, -10 - number, listed, idempotent=listed["annotations"]["readOnlyHint"]
+    )
     for number, listed in enumerate(LISTINGS)
 )
 
 
 class MaintenanceTools:
-    """Both the source of the four tools and what serves them. ``feed``: tells of changes to callers that wait."""
+    """Both the source of the four tools and what serves them. ``feed``: tells of changes to callers
+    that wait."""
 
     kind = KIND
 
     def __init__(self, feed: Feed) -> None:
         self._waiting = Waiting(feed)
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
         """All four, on endpoints that have them, and in runs of hosted agents."""
         inner = endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug)
         return _OFFERS if endpoint.maintenance_tools or inner else ()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
-        """Do it and say how it stands. A refusal is a result marked as an error, with its remedy."""
-        name, arguments = call.entry.offer.tool.name, call.request.arguments
+        """Do it and say how it stands. A refusal is a result marked as an error, with its
+        remedy."""
+        name = call.entry.offer.tool.name
+        arguments = call.request.arguments
         agent = call.request.catalogue.agent.slug
         try:
             match name:
@@ -103,14 +140,19 @@ class MaintenanceTools:
                 case "mcp_check_subagent_status":
                     return said(await self._stands(agent, arguments, call.request.on_progress))
                 case "mcp_cancel_subagent_work":
-                    key, reason = arguments["requestId"], arguments.get("reason", "")
-                    return said(await _written(partial(db_call, _cancel, agent, key, reason), on_sent))
+                    key = arguments["requestId"]
+                    reason = arguments.get("reason", "")
+                    return said(
+                        await _written(partial(db_call, _cancel, agent, key, reason), on_sent)
+                    )
                 case _:
                     return said({"tools": await _listed(call.request.catalogue)})
         except SlipsnisseError as error:
             return own_tools.refused(error)
 
-    async def _stands(self, agent: str, arguments: Mapping[str, Any], on_progress: OnProgress | None) -> dict[str, Any]:
+    async def _stands(
+        self, agent: str, arguments: Mapping[str, Any], on_progress: OnProgress | None
+    ) -> dict[str, Any]:
         found = await db_call(_status, agent, arguments["requestId"])
         seconds = arguments.get("waitSeconds", 0)
         if not seconds or found["state"] in (State.COMPLETED, State.FAILED):
@@ -119,8 +161,11 @@ class MaintenanceTools:
         return await db_call(_status, agent, found["requestId"])
 
 
-async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Callable[[], None]) -> dict[str, Any]:
-    """What the write says. Where nobody hears whether it was committed, the call has been "sent": its end is unknown."""
+async def _written(
+    write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Callable[[], None]
+) -> dict[str, Any]:
+    """What the write says. Where nobody hears whether it was committed, the call has been "sent":
+    its end is unknown."""
     try:
         return await write()
     except asyncio.CancelledError:
@@ -133,7 +178,8 @@ async def _written(write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Call
 
 
 def maintenance_source(engine: Engine) -> tuple[Source, Dispatcher]:
-    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    """The source and its dispatcher for an engine; registered with
+    ``calls.more_sources.add_source``."""
     served = MaintenanceTools(engine.feed)
     return served, served
 
@@ -141,22 +187,31 @@ def maintenance_source(engine: Engine) -> tuple[Source, Dispatcher]:
 def status(row: MaintenanceRequest) -> dict[str, Any]:
     """The record of the sub-agent's design: ``SubAgentStatus``."""
     return {
-        "requestId": row.pk, "state": row.state, "substate": row.substate, "progress": row.progress,
+        "requestId": row.pk,
+        "state": row.state,
+        "substate": row.substate,
+        "progress": row.progress,
         "message": supervision.shown_message(row),
-        "energyConsumed": round(row.energy_total, 3), "result": row.result, "error": row.error or None,
-    }  # fmt: skip
+        "energyConsumed": round(row.energy_total, 3),
+        "result": row.result,
+        "error": row.error or None,
+    }
 
 
 def _ask(agent: str, arguments: Mapping[str, Any], conversation: str) -> dict[str, Any]:
     row = queue.ask(
-        kind=Kind.ADD, actor=f"agent:{agent}", agent=Agent.objects.get(slug=agent),
+        kind=Kind.ADD,
+        actor=f"agent:{agent}",
+        agent=Agent.objects.get(slug=agent),
         priority=Priority[arguments.get("priority", "medium").upper()],
         params={
-            "server": arguments["serverName"], "purpose": arguments["purpose"], "fields": {},
+            "server": arguments["serverName"],
+            "purpose": arguments["purpose"],
+            "fields": {},
             "registry_name": arguments.get("registryName", ""),
         },
         conversation=conversation,
-    )  # fmt: skip
+    )
     return status(row)
 
 
@@ -166,13 +221,16 @@ def _status(agent: str, request_id: str) -> dict[str, Any]:
 
 
 def _trial_of(row: MaintenanceRequest) -> dict[str, Any]:
-    """How the server that was added at this request did when it was last tried; no more of it is told to an agent."""
+    """How the server that was added at this request did when it was last tried; no more of it is
+    told to an agent."""
     if row.kind != Kind.ADD:
         return {}
     added = Proposal.objects.filter(request=row, state=ProposalState.APPLIED)
     made = added.values_list("server_id", "install__server_id").first() or ()
     trial = TrialReport.objects.filter(server__in=[key for key in made if key]).first()
-    return {"trial": {"verdict": trial.verdict, "at": trial.created_at.isoformat()}} if trial else {}
+    return (
+        {"trial": {"verdict": trial.verdict, "at": trial.created_at.isoformat()}} if trial else {}
+    )
 
 
 def _cancel(agent: str, request_id: str, reason: str) -> dict[str, Any]:
@@ -198,5 +256,7 @@ async def _listed(catalogue: Catalogue) -> list[dict[str, Any]]:
 def _told(name: str, entry: Entry, costs: Mapping[int, float]) -> dict[str, Any]:
     cost = costs.get(entry.offer.tool.id)
     return {
-        "name": name, "server": entry.offer.server.slug, "description": str(entry.listing.get("description", ""))[:300],
-    } | ({} if cost is None else {"estimatedEnergyCost": round(cost, 2)})  # fmt: skip
+        "name": name,
+        "server": entry.offer.server.slug,
+        "description": str(entry.listing.get("description", ""))[:300],
+    } | ({} if cost is None else {"estimatedEnergyCost": round(cost, 2)})

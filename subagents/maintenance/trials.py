@@ -1,8 +1,10 @@
-"""A trial of a server before it goes live, step by step: started in its sandbox in both eras, looked at, called, measured.
+"""A trial of a server before it goes live, step by step: started in its sandbox in both eras,
+looked at, called, measured.
 
-``try_server``: server, for_agent (who would be granted what is proposed; or nobody). A local server runs confined, first
-without the network; only if it does not start so, or a tool gives no good answer, once more with it. Only tools that claim to
-only read are called, with arguments made from their schemas. The rules decide about each call (``make_call``).
+``try_server``: server, for_agent (who would be granted what is proposed; or nobody). A local server
+runs confined, first without the network; only if it does not start so, or a tool gives no good
+answer, once more with it. Only tools that claim to only read are called, with arguments made from
+their schemas. The rules decide about each call (``make_call``).
 """
 
 from __future__ import annotations
@@ -45,8 +47,11 @@ from subagents.maintenance.queue import CLOCK
 from subagents.maintenance.steps import requester_of, server_of
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
-MOST_ROWS, MOST_TOLD = 500, 20
-MOST_COMPARED, ROUNDS = 5, 2  # tools whose answers to two sessions are compared, and how often each is called
+MOST_ROWS = 500
+MOST_TOLD = 20
+# tools whose answers to two sessions are compared, and how often each is called
+MOST_COMPARED = 5
+ROUNDS = 2
 _OTHER_NAMES = 20_000
 
 
@@ -64,7 +69,9 @@ def look_at_server(request: MaintenanceRequest, _: Any) -> None:
     server = server_of(request)
     refuse_unless_runnable(server)
     if (slug := request.params.get("for_agent")) and not Agent.objects.filter(slug=slug).exists():
-        raise NotFound(error_texts.not_found("agent", plain(slug, 63)), remedy="Choose another agent, or none.")
+        raise NotFound(
+            error_texts.not_found("agent", plain(slug, 63)), remedy="Choose another agent, or none."
+        )
     request.notes |= {"starts": [], "tools": [], "opened": [], "revision": server.revision}
 
 
@@ -74,7 +81,8 @@ async def start_legacy(engine: Engine, request: MaintenanceRequest) -> Looked:
 
 
 async def start_modern(engine: Engine, request: MaintenanceRequest) -> Looked:
-    """As hosts of MCP 2026-07-28 do; its tools are called only where the older protocol led to none."""
+    """As hosts of MCP 2026-07-28 do; its tools are called only where the older protocol led to
+    none."""
     return await _start(engine, request, "modern", network=False, look=not request.notes["tools"])
 
 
@@ -91,11 +99,12 @@ async def start_open(engine: Engine, request: MaintenanceRequest) -> Looked | No
 
 
 async def compare_sessions(engine: Engine, request: MaintenanceRequest) -> list[str]:
-    """Return the tools that answer two sessions differently. Only of a new server, and only if it could have a connection for each."""
+    """Return the tools that answer two sessions differently. Only of a new server, and only if it
+    could have a connection for each."""
     notes = request.notes
-    answered = [tool for tool in notes["tools"] or notes["opened"] if tool["call"].get("outcome") == "ok"][
-        :MOST_COMPARED
-    ]
+    answered = [
+        tool for tool in notes["tools"] or notes["opened"] if tool["call"].get("outcome") == "ok"
+    ][:MOST_COMPARED]
     start = next((start for start in notes["starts"] if start["ok"]), None)
     if start is None or not answered or not await db_call(_is_new_and_shared, notes["server_id"]):
         return []
@@ -106,10 +115,18 @@ async def compare_sessions(engine: Engine, request: MaintenanceRequest) -> list[
 
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
         rows = looking.seen(
-            discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE)
+            discovery.tools,
+            instructions=discovery.instructions,
+            others=others,
+            count=counter(REFERENCE),
         )
-        chosen, same = looking.chosen(discovery.tools, rows), {row["name"]: row["hash"] for row in rows}
-        return {name: given for name, given in chosen.items() if name in hashes and hashes[name] == same[name]}
+        chosen = looking.chosen(discovery.tools, rows)
+        same = {row["name"]: row["hash"] for row in rows}
+        return {
+            name: given
+            for name, given in chosen.items()
+            if name in hashes and hashes[name] == same[name]
+        }
 
     answers = await two_sessions(target, _calling(engine, request, choose), ROUNDS)
     return [name for name, each in answers.items() if judging.is_by_session(each)]
@@ -150,23 +167,40 @@ def keep_report(request: MaintenanceRequest, _: Any) -> None:
     before = server.trials.first()
     found = differences(before.report(), report) if before else []
     row = TrialReport.objects.create(
-        server=server, request=request, server_revision=request.notes["revision"], version=report["figures"]["version"],
-        verdict=report["verdict"], findings=report["findings"], figures=report["figures"], starts=report["starts"],
-        tools=report["tools"], unobserved=report["unobserved"], proposed=report["proposal"],
-        differences=[each.text for each in found], behaves_otherwise=any(each.behaviour for each in found),
+        server=server,
+        request=request,
+        server_revision=request.notes["revision"],
+        version=report["figures"]["version"],
+        verdict=report["verdict"],
+        findings=report["findings"],
+        figures=report["figures"],
+        starts=report["starts"],
+        tools=report["tools"],
+        unobserved=report["unobserved"],
+        proposed=report["proposal"],
+        differences=[each.text for each in found],
+        behaves_otherwise=any(each.behaviour for each in found),
         created_at=timezone.now(),
-    )  # fmt: skip
+    )
     if row.behaves_otherwise:
         told = " ".join(each.text for each in found if each.behaviour)
-        note(server_id=server.pk, kind="trial", message=f"The server behaves differently from its last trial: {told}")
+        note(
+            server_id=server.pk,
+            kind="trial",
+            message=f"The server behaves differently from its last trial: {told}",
+        )
         outbox.enqueue_server(Event.TRIAL, server=server, reason=told, now=row.created_at)
     made = _propose(request, server, row)
     request.notes = {"server_id": server.pk}  # the report has it all
     request.result = {
-        "report": row.pk, "verdict": row.verdict, "findings": [each["text"] for each in row.findings[:MOST_TOLD]],
-        "figures": row.figures, "differences": row.differences, "proposal": made.pk if made else None,
+        "report": row.pk,
+        "verdict": row.verdict,
+        "findings": [each["text"] for each in row.findings[:MOST_TOLD]],
+        "figures": row.figures,
+        "differences": row.differences,
+        "proposal": made.pk if made else None,
         "waits_for": "a person" if made else "nobody",
-    }  # fmt: skip
+    }
 
 
 # Starting it
@@ -183,7 +217,12 @@ async def _start(
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
         definitions.update(looking.shortened(discovery.tools))
         rows.extend(
-            looking.seen(discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE))
+            looking.seen(
+                discovery.tools,
+                instructions=discovery.instructions,
+                others=others,
+                count=counter(REFERENCE),
+            )
         )
         return looking.chosen(discovery.tools, rows)
 
@@ -200,7 +239,8 @@ async def _start(
 
 
 def learn_first(server_id: int, discovery: Discovery) -> None:
-    """Take in the tools of a server that no check has read yet: what is proposed of them can then be applied at once.
+    """Take in the tools of a server that no check has read yet: what is proposed of them can then
+    be applied at once.
 
     Nothing of them is served by that: somebody has to approve each.
     """
@@ -209,14 +249,23 @@ def learn_first(server_id: int, discovery: Discovery) -> None:
         compare(server=server, discovery=discovery, process="worker")
 
 
-async def called_once(engine: Engine, request: MaintenanceRequest, name: str, arguments: bytes) -> Called:
-    """One more start without the network, for one call of a tool that only reads, with arguments that a model has made.
+async def called_once(
+    engine: Engine, request: MaintenanceRequest, name: str, arguments: bytes
+) -> Called:
+    """One more start without the network, for one call of a tool that only reads, with arguments
+    that a model has made.
 
-    Raises Conflict of a server that no sandbox confines, and where it did not start without the network.
+    Raises Conflict of a server that no sandbox confines, and where it did not start without the
+    network.
     """
     target, others = await db_call(_given, request.notes["server_id"])
     era: ProtocolMode | None = next(
-        (start["era"] for start in request.notes["starts"] if start["ok"] and start["network"] == "closed"), None
+        (
+            start["era"]
+            for start in request.notes["starts"]
+            if start["ok"] and start["network"] == "closed"
+        ),
+        None,
     )
     if target.sandbox is None or era is None:
         raise Conflict(
@@ -227,12 +276,17 @@ async def called_once(engine: Engine, request: MaintenanceRequest, name: str, ar
 
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
         seen = looking.seen(
-            discovery.tools, instructions=discovery.instructions, others=others, count=counter(REFERENCE)
+            discovery.tools,
+            instructions=discovery.instructions,
+            others=others,
+            count=counter(REFERENCE),
         )
         same = any(tool["name"] == name and tool["hash"] == hashed for tool in seen)
         return {name: arguments} if same else {}
 
-    target = replace(target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False))
+    target = replace(
+        target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False)
+    )
     found = await tried(target, _calling(engine, request, choose))
     why = found.start["error"] or "its definition has changed in this start"
     return found.called.get(name) or Called(outcome="failed", why=why)
@@ -245,12 +299,15 @@ def _calling(
 
 
 def call_maker(engine: Engine, request: MaintenanceRequest, origin: str) -> MakeCall:
-    """What makes and records the calls of a test or trial that the request has asked for; see ``make_call``."""
+    """What makes and records the calls of a test or trial that the request has asked for; see
+    ``make_call``."""
 
     async def make(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
         requester = await db_call(requester_of, request)
         given = msgspec.json.decode(arguments)
-        order = CallOrder(origin, request.notes["server_id"], name, given, requester, request_id=request.pk or "")
+        order = CallOrder(
+            origin, request.notes["server_id"], name, given, requester, request_id=request.pk or ""
+        )
         return await make_call(engine.recorder, order, send)
 
     return make
@@ -259,14 +316,18 @@ def call_maker(engine: Engine, request: MaintenanceRequest, origin: str) -> Make
 def _given(server_id: int) -> tuple[Target, frozenset[str]]:
     """How it is started in its sandbox, and the names of the tools of other servers."""
     others = Tool.objects.filter(present=True).exclude(server=server_id).order_by("id")
-    return target_for(server_id, in_sandbox=True), frozenset(others.values_list("name", flat=True)[:_OTHER_NAMES])
+    return target_for(server_id, in_sandbox=True), frozenset(
+        others.values_list("name", flat=True)[:_OTHER_NAMES]
+    )
 
 
 # The report
 
 
 def _report(server: Server, notes: Mapping[str, Any]) -> Report:
-    starts, closed, opened = notes["starts"], notes["tools"], notes["opened"]
+    starts = notes["starts"]
+    closed = notes["tools"]
+    opened = notes["opened"]
     local = server.transport == Transport.STDIO
     needed = judging.network_needed(starts, closed, opened) if local else None
     tools = _best(closed, opened)
@@ -276,39 +337,61 @@ def _report(server: Server, notes: Mapping[str, Any]) -> Report:
     now = _now(server)
     confined = judging.sandbox_fields(starts, needed, now, allowable(unread)) if local else {}
     proposal = {
-        "tools": _undecided(server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]),
+        "tools": _undecided(
+            server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]
+        ),
         "fields": confined | judging.sharing_fields(tools, now),
     }
     return Report(
-        verdict=judging.verdict(found), starts=starts, tools=tools[:MOST_ROWS], findings=found[:MOST_ROWS],
-        figures=_figures(starts, tools, needed), unobserved=_unobserved(local, starts, tools, needed), proposal=proposal,
-    )  # fmt: skip
+        verdict=judging.verdict(found),
+        starts=starts,
+        tools=tools[:MOST_ROWS],
+        findings=found[:MOST_ROWS],
+        figures=_figures(starts, tools, needed),
+        unobserved=_unobserved(local, starts, tools, needed),
+        proposal=proposal,
+    )
 
 
 def _now(server: Server) -> dict[str, Any]:
-    return {name: getattr(server, name) for name in (*lifecycle.SANDBOX, "shared_by", "connect_mode")}
+    return {
+        name: getattr(server, name) for name in (*lifecycle.SANDBOX, "shared_by", "connect_mode")
+    }
 
 
 def _best(closed: list[ToolSeen], opened: list[ToolSeen]) -> list[ToolSeen]:
     """Each tool as it answered best: without the network, or else with it."""
     better = {tool["name"]: tool["call"] for tool in opened if tool["call"].get("outcome") == "ok"}
-    return [ToolSeen(**(tool | {"call": better.get(tool["name"], tool["call"])})) for tool in closed or opened]
+    return [
+        ToolSeen(**(tool | {"call": better.get(tool["name"], tool["call"])}))
+        for tool in closed or opened
+    ]
 
 
-def _figures(starts: list[Start], tools: list[ToolSeen], network_needed: bool | None) -> dict[str, Any]:
+def _figures(
+    starts: list[Start], tools: list[ToolSeen], network_needed: bool | None
+) -> dict[str, Any]:
     working = [start for start in starts if start["ok"]]
     first = working[0] if working else Start()
     outcomes = [tool["call"].get("outcome") for tool in tools]
     return {
-        "eras": sorted({start["era"] for start in working}), "name": first.get("server", {}).get("name", ""),
-        "version": first.get("server", {}).get("version", ""), "connect_ms": first.get("connect_ms"),
-        "list_ms": first.get("list_ms"), "tools": len(tools), "prompts": first.get("prompts"),
-        "resources": first.get("resources"), "tokens": sum(tool["tokens"] for tool in tools),
-        "memory_kb": judging.most(starts, "memory_kb"), "processes": judging.most(starts, "processes"),
-        "written": _all(starts, "written"), "elsewhere": _all(starts, "elsewhere"), "network_needed": network_needed,
+        "eras": sorted({start["era"] for start in working}),
+        "name": first.get("server", {}).get("name", ""),
+        "version": first.get("server", {}).get("version", ""),
+        "connect_ms": first.get("connect_ms"),
+        "list_ms": first.get("list_ms"),
+        "tools": len(tools),
+        "prompts": first.get("prompts"),
+        "resources": first.get("resources"),
+        "tokens": sum(tool["tokens"] for tool in tools),
+        "memory_kb": judging.most(starts, "memory_kb"),
+        "processes": judging.most(starts, "processes"),
+        "written": _all(starts, "written"),
+        "elsewhere": _all(starts, "elsewhere"),
+        "network_needed": network_needed,
         "calls": {word: outcomes.count(word) for word in ("ok", "error", "failed", "skipped")},
         "slowest_call_ms": max((tool["call"].get("ms", 0.0) for tool in tools), default=0.0),
-    }  # fmt: skip
+    }
 
 
 def _all(starts: list[Start], name: Literal["written", "elsewhere"]) -> list[str] | None:
@@ -316,7 +399,9 @@ def _all(starts: list[Start], name: Literal["written", "elsewhere"]) -> list[str
     return sorted({plain(path, 500) for paths in seen for path in paths}) if seen else None
 
 
-def _unobserved(local: bool, starts: list[Start], tools: list[ToolSeen], network_needed: bool | None) -> list[str]:
+def _unobserved(
+    local: bool, starts: list[Start], tools: list[ToolSeen], network_needed: bool | None
+) -> list[str]:
     found = []
     if not local:
         found.append("Memory, processes and files: the server does not run on this machine.")
@@ -326,7 +411,9 @@ def _unobserved(local: bool, starts: list[Start], tools: list[ToolSeen], network
             "the log of the server shows."
         )
         if judging.most(starts, "memory_kb") is None:
-            found.append("Memory, processes and open files: the server ended too soon, or this system has no /proc.")
+            found.append(
+                "Memory, processes and open files: the server ended too soon, or this system has no /proc."
+            )
         if any(start["ok"] and start.get("written") is None for start in starts):
             found.append("Files that the server wrote: there are too many in its own folder.")
         if network_needed is None:
@@ -344,21 +431,29 @@ def _unobserved(local: bool, starts: list[Start], tools: list[ToolSeen], network
 def _undecided(server: Server, rows: list[Row]) -> list[Row]:
     """Without the tools on which somebody has decided as they are defined now."""
     known = Tool.objects.filter(server=server).select_related("latest")
-    decided = {tool.name: tool.latest.hash for tool in known if tool.latest and tool.latest.decided_at}
+    decided = {
+        tool.name: tool.latest.hash for tool in known if tool.latest and tool.latest.decided_at
+    }
     return [row for row in rows if decided.get(row["tool"]) != row["hash"]]
 
 
 def _propose(request: MaintenanceRequest, server: Server, row: TrialReport) -> Proposal | None:
-    """Of a server that is to be refused only what may let it start; and by the clock nothing that waits already, or was declined."""
+    """Of a server that is to be refused only what may let it start; and by the clock nothing that
+    waits already, or was declined."""
     proposed = row.proposed
     if _means_harm(row) or not (proposed["tools"] or proposed["fields"]):
         return None
     if request.requested_by == CLOCK and _asked_before(server, row):
         return None
     return Proposal.objects.create(
-        request=request, server=server, server_revision=request.notes["revision"], server_saved_at=server.updated_at,
-        fields=proposed["fields"], reason=_reason(row), created_at=row.created_at,
-    )  # fmt: skip
+        request=request,
+        server=server,
+        server_revision=request.notes["revision"],
+        server_saved_at=server.updated_at,
+        fields=proposed["fields"],
+        reason=_reason(row),
+        created_at=row.created_at,
+    )
 
 
 def _means_harm(row: TrialReport) -> bool:
@@ -375,5 +470,11 @@ def _reason(row: TrialReport) -> str:
 
 
 def _asked_before(server: Server, row: TrialReport) -> bool:
-    last = Proposal.objects.filter(server=server, request__trial__isnull=False).select_related("request__trial").first()
-    return last is not None and last.state != "applied" and last.request.trial.proposed == row.proposed
+    last = (
+        Proposal.objects.filter(server=server, request__trial__isnull=False)
+        .select_related("request__trial")
+        .first()
+    )
+    return (
+        last is not None and last.state != "applied" and last.request.trial.proposed == row.proposed
+    )

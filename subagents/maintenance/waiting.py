@@ -1,6 +1,8 @@
-"""Waiting for a request to end, for callers that want to: what the sub-agent tells meanwhile reaches them as progress.
+"""Waiting for a request to end, for callers that want to: what the sub-agent tells meanwhile
+reaches them as progress.
 
-Nothing is handed out by that: messages stay to be polled, and a caller that goes away leaves the work as it is.
+Nothing is handed out by that: messages stay to be polled, and a caller that goes away leaves the
+work as it is.
 """
 
 from __future__ import annotations
@@ -27,10 +29,14 @@ class Waiting:
         self._watch: Watch[Seen] = Watch(feed, MAINTENANCE_TOPIC, _seen)
 
     async def until_ended(self, key: str, seconds: float, on_progress: OnProgress | None) -> None:
-        """Return when the request has ended, or after ``seconds``. ``on_progress`` hears each status_update, of 100."""
-        until, seen, told = time.monotonic() + min(seconds, LONGEST), (-1, False), 0
+        """Return when the request has ended, or after ``seconds``. ``on_progress`` hears each
+        status_update, of 100."""
+        until = time.monotonic() + min(seconds, LONGEST)
+        seen = (-1, False)
+        told = 0
         while not seen[1] and (left := until - time.monotonic()) > 0:
-            before, seen = seen, await self._watch.until_not(key, seen, left)
+            before = seen
+            seen = await self._watch.until_not(key, seen, left)
             if seen == before:
                 return  # nothing more came in time, or this process ends
             if on_progress is not None and seen[0] > told:
@@ -42,12 +48,16 @@ class Waiting:
 def _seen(keys: list[str]) -> dict[str, Seen]:
     rows = MaintenanceRequest.objects.filter(pk__in=keys).annotate(newest=Max("messages__id"))
     return {
-        key: (newest or 0, ended is not None) for key, newest, ended in rows.values_list("pk", "newest", "finished_at")
+        key: (newest or 0, ended is not None)
+        for key, newest, ended in rows.values_list("pk", "newest", "finished_at")
     }
 
 
 def _updates(key: str, after: int, to: int) -> list[tuple[float, str]]:
-    told = MaintenanceMessage.objects.filter(request=key, kind=MessageKind.STATUS, id__gt=after, id__lte=to)
+    told = MaintenanceMessage.objects.filter(
+        request=key, kind=MessageKind.STATUS, id__gt=after, id__lte=to
+    )
     return [
-        (float(data.get("progress", 0)), str(data.get("message", ""))) for data in told.values_list("data", flat=True)
+        (float(data.get("progress", 0)), str(data.get("message", "")))
+        for data in told.values_list("data", flat=True)
     ]

@@ -1,6 +1,8 @@
-"""A trial's whitelist is applied: definitions approved, rules and grants made, suspicious tools hidden; a person's own act.
+"""A trial's whitelist is applied: definitions approved, rules and grants made, suspicious tools
+hidden; a person's own act.
 
-Every definition must still be the one that was tried. A tool on which somebody has decided meanwhile stays as decided.
+Every definition must still be the one that was tried. A tool on which somebody has decided
+meanwhile stays as decided.
 """
 
 from __future__ import annotations
@@ -45,11 +47,14 @@ def rights(proposal: Proposal) -> Iterator[str]:
 
 
 def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None:
-    """Do it, in the transaction of the caller. Raises Conflict where a tool is no longer what was tried."""
+    """Do it, in the transaction of the caller. Raises Conflict where a tool is no longer what was
+    tried."""
     tools = [*_undecided(server, rows_of(proposal))]
     served = [(row, tool) for row, tool in tools if row["rule"] != "hide"]
     if served:
-        decisions.approve_all(definitions=[tool.latest for _, tool in served if tool.latest], actor=actor, user=user)
+        decisions.approve_all(
+            definitions=[tool.latest for _, tool in served if tool.latest], actor=actor, user=user
+        )
     for row, tool in served:
         if row["rule"] == "allow":
             rules.auto_approve(tool=tool, actor=actor)
@@ -61,7 +66,8 @@ def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None
         agent = Agent.objects.filter(slug=slug).first()
         if agent is None:
             raise Conflict(
-                f'The agent "{slug}" no longer exists.', remedy="Decline the proposal, and try the server again."
+                f'The agent "{slug}" no longer exists.',
+                remedy="Decline the proposal, and try the server again.",
             )
         grants.grant_tools((agent, tool, actor) for _, tool in served)
     if served:
@@ -69,7 +75,9 @@ def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None
 
 
 def _undecided(server: Server, wanted: Sequence[Row]) -> Iterator[tuple[Row, Tool]]:
-    rows = Tool.objects.filter(server=server, name__in=[row["tool"] for row in wanted]).select_related("latest")
+    rows = Tool.objects.filter(
+        server=server, name__in=[row["tool"] for row in wanted]
+    ).select_related("latest")
     known = {tool.name: tool for tool in rows}
     for row in wanted:
         tool = known.get(row["tool"])
@@ -83,7 +91,8 @@ def _undecided(server: Server, wanted: Sequence[Row]) -> Iterator[tuple[Row, Too
 
 
 def _ask(tool: Tool, actor: str) -> None:
-    """Ask people about each call, unless somebody has made a rule for the tool; where nobody can answer, it is refused."""
+    """Ask people about each call, unless somebody has made a rule for the tool; where nobody can
+    answer, it is refused."""
     if PolicyRule.objects.filter(tool=tool, draft=False).exists():
         return
     name = rules.free_name(f"Ask about {printable(str(tool), 150)}")
@@ -94,7 +103,9 @@ def _ask(tool: Tool, actor: str) -> None:
 def _tell(request: MaintenanceRequest, server: Server, names: list[str]) -> None:
     """Whoever asked for the trial, or for this server, hears that its tools are there."""
     added = Q(proposal__server=server) | Q(proposal__install__server=server)
-    asked = MaintenanceRequest.objects.filter(added, kind=Kind.ADD, proposal__state=ProposalState.APPLIED)
+    asked = MaintenanceRequest.objects.filter(
+        added, kind=Kind.ADD, proposal__state=ProposalState.APPLIED
+    )
     for each in [request, *asked]:
         agent = Agent.objects.filter(slug=each.agent).first() if each.agent else None
         if not each.agent or (agent is not None and server.pk in queue.servers_of(agent)):

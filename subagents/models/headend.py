@@ -36,45 +36,70 @@ class HeadendKind(models.TextChoices):
 
 
 class Headend(TrackedModel):
-    """Offers the expert tools of an endpoint over another interface. The endpoint and the tools decide who may call them."""
+    """Offers the expert tools of an endpoint over another interface. The endpoint and the tools
+    decide who may call them."""
 
     slug = models.CharField(_("name"), max_length=63, unique=True, validators=[slug_validator])
     kind = models.CharField(_("interface"), max_length=10, choices=HeadendKind.choices)
     endpoint = models.ForeignKey(
-        Endpoint, on_delete=models.CASCADE, related_name="headends",
-        help_text=_("The headend offers the expert tools of this endpoint, to agents that may call them."),
-    )  # fmt: skip
+        Endpoint,
+        on_delete=models.CASCADE,
+        related_name="headends",
+        help_text=_(
+            "The headend offers the expert tools of this endpoint, to agents that may call them."
+        ),
+    )
     path = models.CharField(
-        max_length=100, default="v1", blank=True, validators=[path_validator],
-        help_text=_("Path below the address of this site, for example v1 or team-a/v1. For Anthropic it must end with v1. An MCP headend "
-        "has no path, because hosts use the address of its endpoint."),
-    )  # fmt: skip
+        max_length=100,
+        default="v1",
+        blank=True,
+        validators=[path_validator],
+        help_text=_(
+            "Path below the address of this site, for example v1 or team-a/v1. For Anthropic it must end with v1. An MCP headend "
+            "has no path, because hosts use the address of its endpoint."
+        ),
+    )
     enabled = models.BooleanField(default=True)
     concurrency = models.PositiveIntegerField(
-        _("concurrent runs"), default=10, validators=[MinValueValidator(1), MaxValueValidator(1_000)],
-        help_text=_("Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; "
-        "agents take turns."),
-    )  # fmt: skip
+        _("concurrent runs"),
+        default=10,
+        validators=[MinValueValidator(1), MaxValueValidator(1_000)],
+        help_text=_(
+            "Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; "
+            "agents take turns."
+        ),
+    )
     longest_queue = models.PositiveIntegerField(
-        default=100, validators=[MaxValueValidator(10_000)],
-        help_text=_("Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried."),
-    )  # fmt: skip
+        default=100,
+        validators=[MaxValueValidator(10_000)],
+        help_text=_(
+            "Maximum number of waiting requests. Default: 100. Further requests are refused with status 429 and can be retried."
+        ),
+    )
     patience_seconds = models.PositiveIntegerField(
-        _("longest wait for an approval"), default=300, validators=[MaxValueValidator(3_600)],
-        help_text=_("How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
-        " message with a link, and the run continues. If the client asks the same question again later, "
-        "it gets the answer of the run. Set to 0 to answer immediately."),
-    )  # fmt: skip
+        _("longest wait for an approval"),
+        default=300,
+        validators=[MaxValueValidator(3_600)],
+        help_text=_(
+            "How long a client waits for an approval, in seconds. Default: 300. After that, the client gets a"
+            " message with a link, and the run continues. If the client asks the same question again later, "
+            "it gets the answer of the run. Set to 0 to answer immediately."
+        ),
+    )
     aliases = models.JSONField(
         default=dict,
         blank=True,
-        help_text=_('Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.'),
+        help_text=_(
+            'Additional model IDs with the names of expert tools, for example {"gpt-4o": "research"}.'
+        ),
     )
     background_prompts = models.BooleanField(
         default=False,
-        help_text=_("Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
-        " run. By default, these requests are refused."),
-    )  # fmt: skip
+        help_text=_(
+            "Allow requests from chat clients for titles, tags and follow-up questions. Each request starts a"
+            " run. By default, these requests are refused."
+        ),
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     history = HistoricalRecords()
@@ -83,14 +108,20 @@ class Headend(TrackedModel):
         ordering = ["slug"]
         constraints = [
             models.UniqueConstraint(
-                fields=["kind", "path"], condition=~Q(kind="mcp"), name="one_headend_of_a_kind_for_each_path",
-                violation_error_message=_("Another headend with this interface already uses this path."),
+                fields=["kind", "path"],
+                condition=~Q(kind="mcp"),
+                name="one_headend_of_a_kind_for_each_path",
+                violation_error_message=_(
+                    "Another headend with this interface already uses this path."
+                ),
             ),
             models.UniqueConstraint(
-                fields=["endpoint"], condition=Q(kind="mcp"), name="one_mcp_headend_for_each_endpoint",
+                fields=["endpoint"],
+                condition=Q(kind="mcp"),
+                name="one_mcp_headend_for_each_endpoint",
                 violation_error_message=_("The endpoint already has an MCP headend."),
             ),
-        ]  # fmt: skip
+        ]
 
     def __str__(self) -> str:
         return self.slug
@@ -113,16 +144,24 @@ class Headend(TrackedModel):
 
 
 def _check_aliases(aliases: Any) -> None:
-    if not isinstance(aliases, dict) or not all(isinstance(name, str) and name for name in aliases.values()):
-        raise ValidationError(
-            {"aliases": _('Use a JSON object with strings as values, for example {"gpt-4o": "research"}.')}
-        )
-    if wrong := [alias for alias in aliases if not alias or len(alias) > 200 or not alias.isprintable()]:
+    if not isinstance(aliases, dict) or not all(
+        isinstance(name, str) and name for name in aliases.values()
+    ):
         raise ValidationError(
             {
-                "aliases": gettext("{id!r} is not a valid model ID. Use 1 to 200 printable characters.").format(
-                    id=wrong[0][:50]
+                "aliases": _(
+                    'Use a JSON object with strings as values, for example {"gpt-4o": "research"}.'
                 )
+            }
+        )
+    if wrong := [
+        alias for alias in aliases if not alias or len(alias) > 200 or not alias.isprintable()
+    ]:
+        raise ValidationError(
+            {
+                "aliases": gettext(
+                    "{id!r} is not a valid model ID. Use 1 to 200 printable characters."
+                ).format(id=wrong[0][:50])
             }
         )
 
@@ -130,8 +169,9 @@ def _check_aliases(aliases: Any) -> None:
 class HeadendRequest(models.Model):
     """A request to a headend, with its place in the queue.
 
-    The first ``concurrency`` active places may run, in the order of their rounds and numbers. A place is active until it is released, or until
-    its process stops renewing the lease. After that, the row is used to answer the same request from the same call.
+    The first ``concurrency`` active places may run, in the order of their rounds and numbers. A
+    place is active until it is released, or until its process stops renewing the lease. After that,
+    the row is used to answer the same request from the same call.
     """
 
     headend = models.ForeignKey(Headend, on_delete=models.CASCADE, related_name="requests")
@@ -141,20 +181,27 @@ class HeadendRequest(models.Model):
     call_id = models.CharField(max_length=32, help_text=_("ID of the call that the request makes."))
     process = models.CharField(max_length=100)
     queue_round = models.PositiveBigIntegerField(
-        default=0, db_default=0, help_text=_("Round in which the request is served. Agents take turns.")
+        default=0,
+        db_default=0,
+        help_text=_("Round in which the request is served. Agents take turns."),
     )
     lease_until = models.DateTimeField()
     released_at = models.DateTimeField(null=True, blank=True)
     joinable = models.BooleanField(
-        default=False, help_text=_("Whether a client that repeats the question gets the answer of this request.")
+        default=False,
+        help_text=_("Whether a client that repeats the question gets the answer of this request."),
     )
     created_at = models.DateTimeField()
 
     class Meta:
         ordering = ["id"]
         indexes = [
-            models.Index(fields=["headend", "id"], name="headend_queue", condition=Q(released_at=None)),
-            models.Index(fields=["headend", "agent_slug", "fingerprint"], name="headend_same_request"),
+            models.Index(
+                fields=["headend", "id"], name="headend_queue", condition=Q(released_at=None)
+            ),
+            models.Index(
+                fields=["headend", "agent_slug", "fingerprint"], name="headend_same_request"
+            ),
             models.Index(fields=["released_at"], name="headend_released"),
         ]
 

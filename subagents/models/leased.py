@@ -14,7 +14,9 @@ class Leased(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     wake_at = models.DateTimeField(null=True, blank=True, help_text=_("When the work continues."))
     idle_since = models.DateTimeField(
-        null=True, blank=True, help_text=_("When the worker released the work, or stopped responding.")
+        null=True,
+        blank=True,
+        help_text=_("When the worker released the work, or stopped responding."),
     )
     finished_at = models.DateTimeField(null=True, blank=True)
 

@@ -26,17 +26,24 @@ from subagents.domain.model_options import Problem, not_allowed, spelled
 
 
 def validate_address(text: str) -> None:
-    """Accept http or https with a host; one without a dot (``http://ollama:11434``) is as good as any other."""
+    """Accept http or https with a host; one without a dot (``http://ollama:11434``) is as good as
+    any other."""
     try:
         parts = urlsplit(text)
-        fine = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        fine = (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and (parts.port is None or parts.port > 0)
+        )
     except ValueError:
         fine = False
     if not fine or any(letter.isspace() for letter in text):
         raise ValidationError(_("Enter a valid URL, for example https://api.example.org/v1."))
     if parts.username or parts.password:
         raise ValidationError(
-            _("The URL contains a user name or password. Enter them as the key or as a header instead.")
+            _(
+                "The URL contains a user name or password. Enter them as the key or as a header instead."
+            )
         )
 
 
@@ -65,11 +72,14 @@ _TEST_FIELDS = ("test_asked_at", "tested_at", "test_model", "test_answer", "test
 class Provider(TrackedModel):
     """An account at a provider: where it is, and the key, sealed with the row.
 
-    It is a draft, to which nothing is sent, until somebody has confirmed where its key goes (``draft_problem``).
+    It is a draft, to which nothing is sent, until somebody has confirmed where its key goes
+    (``draft_problem``).
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    slug = models.CharField(_("short name"), max_length=63, unique=True, validators=[slug_validator])
+    slug = models.CharField(
+        _("short name"), max_length=63, unique=True, validators=[slug_validator]
+    )
     kind = models.CharField(max_length=12, choices=Kind.choices)
     base_url = models.CharField(
         "base URL",
@@ -95,7 +105,9 @@ class Provider(TrackedModel):
     options = models.JSONField(
         default=dict,
         blank=True,
-        help_text=_('Options for every request, as JSON, for example {"top_p": 0.9} or {"think": true} (Ollama).'),
+        help_text=_(
+            'Options for every request, as JSON, for example {"top_p": 0.9} or {"think": true} (Ollama).'
+        ),
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     timeout = models.FloatField(
@@ -104,9 +116,16 @@ class Provider(TrackedModel):
         help_text=_("Seconds until a request times out."),
     )
     enabled = models.BooleanField(default=True)
-    confirmed_destination = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
+    confirmed_destination = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False
+    )
     confirmed_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        editable=False,
     )
     confirmed_at = models.DateTimeField(null=True, blank=True, editable=False)
     test_asked_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -129,23 +148,31 @@ class Provider(TrackedModel):
 
     @property
     def leaves_the_site(self) -> bool:
-        """False for the scripted provider in the worker itself, to which no key and no request goes over a network."""
+        """False for the scripted provider in the worker itself, to which no key and no request goes
+        over a network."""
         return self.kind != Kind.SCRIPTED or bool(self.base_url)
 
     def destination_hash(self) -> str:
-        """Keyed fingerprint of where its key and requests go. Raises ConfigInvalid where the headers no longer open."""
-        whole = fingerprint(self.kind, self.base_url, self.allowed_networks, self.headers, self.options)
+        """Keyed fingerprint of where its key and requests go. Raises ConfigInvalid where the
+        headers no longer open."""
+        whole = fingerprint(
+            self.kind, self.base_url, self.allowed_networks, self.headers, self.options
+        )
         return keyed_digest("destination", whole)
 
     def draft_problem(self, overrides: Mapping[str, Any] | None = None) -> Problem | None:
-        """Why nothing may be sent to it, and what to do about it; None once its destination is the confirmed one.
+        """Why nothing may be sent to it, and what to do about it; None once its destination is the
+        confirmed one.
 
-        ``overrides``: of the model that is to be asked, which may hold nothing that is not allowed either.
+        ``overrides``: of the model that is to be asked, which may hold nothing that is not allowed
+        either.
         """
         if wrong := not_allowed(self.kind, spelled(self.options) | spelled(overrides or {})):
             return Problem(f'The provider "{self.slug}" is a draft: {wrong.sentence}', wrong.remedy)
         try:
-            confirmed = not self.leaves_the_site or self.confirmed_destination == self.destination_hash()
+            confirmed = (
+                not self.leaves_the_site or self.confirmed_destination == self.destination_hash()
+            )
         except ConfigInvalid as error:
             return Problem(error.message, error.remedy)
         return None if confirmed else unconfirmed(self.slug)
@@ -153,7 +180,9 @@ class Provider(TrackedModel):
     @property
     def being_tested(self) -> bool:
         """Somebody has asked for a test that no worker has finished so far."""
-        return self.test_asked_at is not None and (self.tested_at is None or self.tested_at < self.test_asked_at)
+        return self.test_asked_at is not None and (
+            self.tested_at is None or self.tested_at < self.test_asked_at
+        )
 
 
 def _price() -> models.DecimalField[Decimal | None, Decimal | None]:
@@ -163,19 +192,26 @@ def _price() -> models.DecimalField[Decimal | None, Decimal | None]:
 
 
 class LanguageModel(TrackedModel):
-    """One model at one provider. Prices are US dollars for a million tokens; empty means unknown."""
+    """One model at one provider. Prices are US dollars for a million tokens; empty means
+    unknown."""
 
     provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="models")
     name = models.CharField(max_length=200, help_text=_("Name of the model at the provider."))
     context_window = models.PositiveIntegerField(
-        null=True, blank=True, help_text=_("Size of the context window in tokens. If empty, 131,072 is assumed.")
+        null=True,
+        blank=True,
+        help_text=_("Size of the context window in tokens. If empty, 131,072 is assumed."),
     )
     max_output = models.PositiveIntegerField(
-        default=4096, validators=[MinValueValidator(1)], help_text=_("Maximum number of output tokens of a turn.")
+        default=4096,
+        validators=[MinValueValidator(1)],
+        help_text=_("Maximum number of output tokens of a turn."),
     )
     buffer_tokens = models.PositiveIntegerField(
         default=256,
-        help_text=_("Number of tokens to keep free in the context window, because token counts are estimates."),
+        help_text=_(
+            "Number of tokens to keep free in the context window, because token counts are estimates."
+        ),
     )
     tokenizer = models.CharField(
         max_length=60,
@@ -191,22 +227,31 @@ class LanguageModel(TrackedModel):
     cache_write_price = _price()
     free = models.BooleanField(
         default=False,
-        help_text=_("Enable this if the model costs nothing. Budgets in US dollars then accept it without prices."),
+        help_text=_(
+            "Enable this if the model costs nothing. Budgets in US dollars then accept it without prices."
+        ),
     )
-    prices_from = models.DateField(_("date of prices"), null=True, blank=True, help_text=_("Date of these prices."))
+    prices_from = models.DateField(
+        _("date of prices"), null=True, blank=True, help_text=_("Date of these prices.")
+    )
     overrides = models.JSONField(
         _("options"),
         default=dict,
         blank=True,
-        help_text=_('Options for every request to this model, as JSON, for example {"temperature": 0.2}.'),
+        help_text=_(
+            'Options for every request to this model, as JSON, for example {"temperature": 0.2}.'
+        ),
     )
     tool_choice = models.CharField(max_length=8, blank=True, choices=ToolChoice.choices)
     enabled = models.BooleanField(default=True)
     compared = models.BooleanField(
-        _("callers' model"), default=False,
-        help_text=_("Enable this for the model that your hosts use. The savings of runs are calculated with its "
-        "prices. Only one model can be selected."),
-    )  # fmt: skip
+        _("callers' model"),
+        default=False,
+        help_text=_(
+            "Enable this for the model that your hosts use. The savings of runs are calculated with its "
+            "prices. Only one model can be selected."
+        ),
+    )
 
     history = HistoricalRecords()
 
@@ -216,10 +261,14 @@ class LanguageModel(TrackedModel):
         constraints = [
             models.UniqueConstraint(fields=["provider", "name"], name="one_model_per_name"),
             models.UniqueConstraint(
-                fields=["compared"], condition=Q(compared=True), name="one_model_to_compare_with",
-                violation_error_message=_("Another model is marked as the callers' model. Remove that mark first."),
+                fields=["compared"],
+                condition=Q(compared=True),
+                name="one_model_to_compare_with",
+                violation_error_message=_(
+                    "Another model is marked as the callers' model. Remove that mark first."
+                ),
             ),
-        ]  # fmt: skip
+        ]
 
     def __str__(self) -> str:
         return f"{self.provider.slug}/{self.name}"

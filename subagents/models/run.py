@@ -1,4 +1,5 @@
-"""Runs of expert tools: rows, not processes. Whoever has the lease does the next step and commits it."""
+"""Runs of expert tools: rows, not processes. Whoever has the lease does the next step and commits
+it."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from subagents.models.expert import ExpertVersion
 from subagents.models.leased import Leased
 from subagents.models.provider import LanguageModel
 
-RUN_TOPIC = "runs"  # the change feed's topic of runs: how far they are, and whether somebody wants them to stop
+# the change feed's topic of runs: how far they are, and whether somebody wants them to stop
+RUN_TOPIC = "runs"
 
 
 class RunQuerySet(VisibleQuerySet["Run"]):
-    """Runs by what pages and clocks ask for. Who may start or steer runs may see them, and an agent those it called."""
+    """Runs by what pages and clocks ask for. Who may start or steer runs may see them, and an agent
+    those it called."""
 
     own_by = "caller"
     seen_with = ("view_run", "run_expert", "steer_run")
@@ -29,7 +32,8 @@ class RunQuerySet(VisibleQuerySet["Run"]):
     def with_open_calls(self) -> RunQuerySet:
         """Each with the list ``open_calls``, in one query for all of them."""
         still = ToolCall.objects.filter(finished_at=None)
-        return self.prefetch_related(Prefetch("calls", still, to_attr="open_calls"))  # type: ignore[no-redef]  # declared there
+        # declared there
+        return self.prefetch_related(Prefetch("calls", still, to_attr="open_calls"))  # type: ignore[no-redef]
 
 
 class Run(Leased):
@@ -38,12 +42,16 @@ class Run(Leased):
     id = models.CharField(primary_key=True, max_length=32)
     version = models.ForeignKey(ExpertVersion, on_delete=models.PROTECT, related_name="runs")
     expert_name = models.CharField(_("expert tool"), max_length=60)
-    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in RunState], default=RunState.QUEUED)
+    state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in RunState], default=RunState.QUEUED
+    )
     exit = models.CharField(max_length=40, blank=True, choices=[(e.value, e.value) for e in Exit])
     error = models.TextField(blank=True)
     arguments = models.TextField(help_text=_("Arguments as canonical JSON."))
     answer = models.TextField(blank=True)
-    structured = models.TextField(blank=True, help_text=_("The answer as JSON, if the tool has an output schema."))
+    structured = models.TextField(
+        blank=True, help_text=_("The answer as JSON, if the tool has an output schema.")
+    )
     answer_format = models.CharField(
         max_length=10,
         blank=True,
@@ -58,7 +66,9 @@ class Run(Leased):
         blank=True,
         default="",
         db_default="",
-        help_text=_("JSON Schema of the answer that the caller wants, instead of the schema of the tool."),
+        help_text=_(
+            "JSON Schema of the answer that the caller wants, instead of the schema of the tool."
+        ),
     )
     model_options = models.TextField(
         blank=True,
@@ -67,40 +77,67 @@ class Run(Leased):
         help_text=_("Model options for this run only, as JSON, for example the temperature."),
     )
     is_traced = models.BooleanField(
-        _("recorded requests"), default=False, db_default=False,
+        _("recorded requests"),
+        default=False,
+        db_default=False,
         help_text=_("If enabled, the requests to models are recorded, without secrets."),
-    )  # fmt: skip
+    )
     caller = models.CharField(_("agent"), max_length=63, blank=True)
     requester = models.CharField(
-        max_length=150, blank=True, default="", db_default="",
+        max_length=150,
+        blank=True,
+        default="",
+        db_default="",
         help_text=_("The user who started the run, if known. They cannot approve its calls."),
-    )  # fmt: skip
-    requester_id = models.BigIntegerField(null=True, blank=True, help_text=_("ID of the requester's account."))
+    )
+    requester_id = models.BigIntegerField(
+        null=True, blank=True, help_text=_("ID of the requester's account.")
+    )
     conversation = models.ForeignKey(  # as of a call: the record outlives it
-        Conversation, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False,
+        Conversation,
+        null=True,
+        blank=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
         related_name="runs",
-        help_text=_("The conversation of the call that started the run. The calls of the run belong to it too."),
-    )  # fmt: skip
+        help_text=_(
+            "The conversation of the call that started the run. The calls of the run belong to it too."
+        ),
+    )
     endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
-    origin = models.CharField(max_length=10, help_text=_("How the run was started: call, rest, command or replay."))
+    origin = models.CharField(
+        max_length=10, help_text=_("How the run was started: call, rest, command or replay.")
+    )
     call_id = models.CharField(
         _("call ID"), max_length=32, blank=True, help_text=_("ID of the call that started the run.")
     )
-    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children")
-    replay_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replays")
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="children"
+    )
+    replay_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replays"
+    )
     asks = models.ForeignKey(
-        LanguageModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+",
+        LanguageModel,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
         help_text=_("The model of a replay, instead of the models of its version."),
-    )  # fmt: skip
+    )
     depth = models.PositiveSmallIntegerField(default=0)
-    payers = models.TextField(  # with the endpoint by which they came (``mcpregistry.domain.budgets.of_endpoint``)
+    # with the endpoint by which they came (``mcpregistry.domain.budgets.of_endpoint``)
+    payers = models.TextField(
         blank=True,
         default="",
         db_default="",
         help_text=_("Other agents whose budgets also pay for the run."),
     )
     final_reason = models.CharField(
-        max_length=40, blank=True, help_text=_("Why the next turn is the last one. Empty if it is not.")
+        max_length=40,
+        blank=True,
+        help_text=_("Why the next turn is the last one. Empty if it is not."),
     )
     cancel_requested = models.BooleanField(default=False)
     sleeps_for = models.CharField(
@@ -115,12 +152,17 @@ class Run(Leased):
     cached_tokens = models.PositiveBigIntegerField(default=0)
     cache_write_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     reasoning_tokens = models.PositiveBigIntegerField(
-        default=0, db_default=0, help_text=_("Number of reasoning tokens. They are included in the output tokens.")
+        default=0,
+        db_default=0,
+        help_text=_("Number of reasoning tokens. They are included in the output tokens."),
     )
     cache_saved = models.DecimalField(
-        max_digits=14, decimal_places=8, null=True, blank=True,
+        max_digits=14,
+        decimal_places=8,
+        null=True,
+        blank=True,
         help_text=_("US dollars that the provider's cache saved, less the cost of writing to it."),
-    )  # fmt: skip
+    )
     cost = models.DecimalField(
         max_digits=14, decimal_places=8, null=True, blank=True, help_text=_("Cost in US dollars.")
     )
@@ -128,7 +170,9 @@ class Run(Leased):
     energy = models.FloatField(default=0)
     waited_seconds = models.FloatField(
         default=0,
-        help_text=_("Seconds that the run waited for approvals. They are not part of the duration of the run."),
+        help_text=_(
+            "Seconds that the run waited for approvals. They are not part of the duration of the run."
+        ),
     )
     waiting_since = models.DateTimeField(null=True, blank=True)
     lost_seconds = models.FloatField(
@@ -143,10 +187,14 @@ class Run(Leased):
         default=0, help_text=_("Revision of the configuration when the run started.")
     )
     reusable = models.CharField(
-        max_length=64, blank=True, help_text=_("Digest of the tools of the run, if its answer can be reused.")
+        max_length=64,
+        blank=True,
+        help_text=_("Digest of the tools of the run, if its answer can be reused."),
     )
     savings = models.JSONField(
-        default=dict, blank=True, help_text=_("Tokens that the run kept out of its caller's context.")
+        default=dict,
+        blank=True,
+        help_text=_("Tokens that the run kept out of its caller's context."),
     )
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
@@ -174,28 +222,41 @@ class Turn(models.Model):
     number = models.PositiveIntegerField()
     model = models.ForeignKey(LanguageModel, null=True, on_delete=models.SET_NULL, related_name="+")
     model_name = models.CharField(max_length=300)
-    final = models.BooleanField(default=False, help_text=_("Whether the model was offered no tools."))
+    final = models.BooleanField(
+        default=False, help_text=_("Whether the model was offered no tools.")
+    )
     note = models.TextField(blank=True, help_text=_("Message to the model before this turn."))
     text = models.TextField(blank=True)
     finish = models.CharField(max_length=10)
     dropped_calls = models.PositiveIntegerField(
-        default=0, help_text=_("Number of calls that the model requested beyond the limit of the run.")
+        default=0,
+        help_text=_("Number of calls that the model requested beyond the limit of the run."),
     )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     cache_write_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(
-        default=0, db_default=0, help_text=_("Number of reasoning tokens. They are included in the output tokens.")
+        default=0,
+        db_default=0,
+        help_text=_("Number of reasoning tokens. They are included in the output tokens."),
     )
     cache_saved = models.DecimalField(
-        max_digits=14, decimal_places=8, null=True, blank=True, help_text=_("Savings in US dollars.")
+        max_digits=14,
+        decimal_places=8,
+        null=True,
+        blank=True,
+        help_text=_("Savings in US dollars."),
     )
     provider_state = models.TextField(
-        blank=True, default="", db_default="",
-        help_text=_("JSON that must be sent back to the model together with its answer, such as signed reasoning. The"
-        " site does not read it."),
-    )  # fmt: skip
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_(
+            "JSON that must be sent back to the model together with its answer, such as signed reasoning. The"
+            " site does not read it."
+        ),
+    )
     estimated_tokens = models.PositiveIntegerField(
         default=0, help_text=_("Number of tokens that the site had estimated before the request.")
     )
@@ -205,7 +266,9 @@ class Turn(models.Model):
 
     class Meta:
         ordering = ["number"]
-        constraints = [models.UniqueConstraint(fields=["run", "number"], name="one_turn_per_number")]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "number"], name="one_turn_per_number")
+        ]
 
     def __str__(self) -> str:
         return f"{self.run} turn {self.number}"
@@ -242,7 +305,9 @@ class TracedRequest(models.Model):
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="traced_requests")
     at = models.DateTimeField()
-    text = models.TextField(help_text=_("The request and its answer as a JSON object, without secrets."))
+    text = models.TextField(
+        help_text=_("The request and its answer as a JSON object, without secrets.")
+    )
 
     class Meta:
         ordering = ["id"]
@@ -267,25 +332,36 @@ class StoredOutput(models.Model):
 
 
 class ToolCall(models.Model):
-    """A call that the model wants. ``invocation`` is set before anything is sent: the call's own record."""
+    """A call that the model wants. ``invocation`` is set before anything is sent: the call's own
+    record."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="calls")
     turn_number = models.PositiveIntegerField()
     index = models.PositiveIntegerField(help_text=_("Position of the call in the turn."))
-    provider_id = models.CharField(max_length=200, help_text=_("ID that the model gave to the call."))
+    provider_id = models.CharField(
+        max_length=200, help_text=_("ID that the model gave to the call.")
+    )
     name = models.CharField(max_length=500)
     arguments = models.TextField(help_text=_("Arguments as the model wrote them."))
     coerced = models.TextField(
-        blank=True, default="", db_default="",
-        help_text=_("Arguments that were converted to the type that the schema requires, one per line. The record of "
-        "the call contains the converted values."),
-    )  # fmt: skip
-    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED)
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_(
+            "Arguments that were converted to the type that the schema requires, one per line. The record of "
+            "the call contains the converted values."
+        ),
+    )
+    state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in CallState], default=CallState.PLANNED
+    )
     attempt = models.PositiveSmallIntegerField(default=0)
     invocation = models.CharField(max_length=32, blank=True)
     result = models.TextField(blank=True, help_text=_("Text that the model reads."))
     is_error = models.BooleanField(default=False)
-    stored = models.ForeignKey(StoredOutput, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    stored = models.ForeignKey(
+        StoredOutput, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     raw_characters = models.PositiveIntegerField(default=0)
     details = models.JSONField(
         default=dict,
@@ -306,7 +382,11 @@ class ToolCall(models.Model):
 
     class Meta:
         ordering = ["turn_number", "index"]
-        constraints = [models.UniqueConstraint(fields=["run", "turn_number", "index"], name="one_call_per_place")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "turn_number", "index"], name="one_call_per_place"
+            )
+        ]
         indexes = [models.Index(fields=["invocation"], name="toolcall_by_invocation")]
 
     def __str__(self) -> str:

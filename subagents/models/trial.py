@@ -12,7 +12,8 @@ from subagents.models.maintenance import MaintenanceRequest
 
 
 class TrialReport(models.Model):
-    """One trial of a server. Nothing follows from it by itself; a ``Proposal`` of its request waits for a person."""
+    """One trial of a server. Nothing follows from it by itself; a ``Proposal`` of its request waits
+    for a person."""
 
     class Verdict(models.TextChoices):
         """The word at the top."""
@@ -26,14 +27,20 @@ class TrialReport(models.Model):
         MaintenanceRequest, null=True, blank=True, on_delete=models.SET_NULL, related_name="trial"
     )
     server_revision = models.PositiveIntegerField(default=0)
-    version = models.CharField(max_length=200, blank=True, help_text=_("Version that the server reports."))
+    version = models.CharField(
+        max_length=200, blank=True, help_text=_("Version that the server reports.")
+    )
     verdict = models.CharField(max_length=10, choices=Verdict.choices)
     findings = models.JSONField(default=list, blank=True)
     figures = models.JSONField(default=dict, blank=True)
     starts = models.JSONField(default=list, blank=True)
     tools = models.JSONField(default=list, blank=True)
-    unobserved = models.JSONField(default=list, blank=True, help_text=_("What could not be observed, as text."))
-    proposed = models.JSONField(default=dict, blank=True, help_text=_("Proposed tools and fields of the server."))
+    unobserved = models.JSONField(
+        default=list, blank=True, help_text=_("What could not be observed, as text.")
+    )
+    proposed = models.JSONField(
+        default=dict, blank=True, help_text=_("Proposed tools and fields of the server.")
+    )
     differences = models.JSONField(
         default=list, blank=True, help_text=_("Differences from the previous trial, as text.")
     )

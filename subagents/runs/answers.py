@@ -1,4 +1,5 @@
-"""What the caller of an expert tool is told of its run: what it does now, and its end as a tool result."""
+"""What the caller of an expert tool is told of its run: what it does now, and its end as a tool
+result."""
 
 from __future__ import annotations
 
@@ -16,14 +17,16 @@ from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import Run, ToolCall, Turn
 from subagents.services.runs import CALL
 
-META_KEY = "slipsnisse/answer"  # in a result: the run that the answer is from, where it was not asked anew
+# in a result: the run that the answer is from, where it was not asked anew
+META_KEY = "slipsnisse/answer"
 CUT = "(This answer is incomplete: the model reached its output limit twice. Ask for less, or for a part.)"
 _SHOWN = 3  # names of calls that are out at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How far a run has come: answers of its models, calls that have ended, and what it does now."""
+    """How far a run has come: answers of its models, calls that have ended, and what it does
+    now."""
 
     ended: bool
     turns: int
@@ -40,7 +43,9 @@ def seen(run_ids: Collection[str]) -> dict[str, Seen]:
         out.setdefault(run_id, []).append(name)
     turns = _counted(Turn.objects.filter(run_id__in=run_ids))
     ended = _counted(calls.exclude(finished_at=None))
-    rows = Run.objects.filter(pk__in=run_ids).values_list("pk", "state", "finished_at", "sleeps_for")
+    rows = Run.objects.filter(pk__in=run_ids).values_list(
+        "pk", "state", "finished_at", "sleeps_for"
+    )
     return {
         pk: Seen(
             finished is not None,
@@ -64,7 +69,8 @@ def doing(run: Run) -> str:
 
 
 def in_words(state: str, open_calls: Sequence[str], sleeps_for: str = "") -> str:
-    """What a run in this state does, in words; ``open_calls`` are the names of its open tool calls."""
+    """What a run in this state does, in words; ``open_calls`` are the names of its open tool
+    calls."""
     names = ", ".join(open_calls[:_SHOWN])
     if state == RunState.WAITING:
         return f"waiting for a decision on {names}"
@@ -76,14 +82,21 @@ def in_words(state: str, open_calls: Sequence[str], sleeps_for: str = "") -> str
 
 
 def answer_of(run: Run) -> dict[str, Any]:
-    """The run's end as a tool result; what went wrong in the words that the first source design gives."""
+    """The run's end as a tool result; what went wrong in the words that the first source design
+    gives."""
     if run.state == RunState.DONE:
         result: dict[str, Any] = {"content": [{"type": "text", "text": run.answer}]}
         if run.exit == Exit.CUT:
             result["content"].append({"type": "text", "text": CUT})
-        structured: Mapping[str, Any] | None = json.loads(run.structured) if run.structured else None
+        structured: Mapping[str, Any] | None = (
+            json.loads(run.structured) if run.structured else None
+        )
         return result | ({"structuredContent": structured} if structured is not None else {})
-    text = run.error if run.error.startswith("ToolExecutionError:") else f"ToolExecutionError: {run.error}"
+    text = (
+        run.error
+        if run.error.startswith("ToolExecutionError:")
+        else f"ToolExecutionError: {run.error}"
+    )
     said = {"error": "TOOL_EXECUTION_ERROR", "message": text, "exit": run.exit, "run": run.pk}
     content = [{"type": "text", "text": f"{text} ({run.exit}, run {run.pk})"}]
     if run.answer and run.exit != Exit.INVALID_OUTPUT:
@@ -94,27 +107,40 @@ def answer_of(run: Run) -> dict[str, Any]:
 
 def given_again(run: Run) -> dict[str, Any]:
     """The answer of an earlier run, which says whose it is and from when."""
-    when = run.finished_at.isoformat(timespec="seconds").replace("+00:00", "Z") if run.finished_at else ""
+    when = (
+        run.finished_at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        if run.finished_at
+        else ""
+    )
     result = answer_of(run)
     note = {
         "type": "text",
         "text": f"(This is the answer of run {run.pk} from {when}, which was asked the same question.)",
     }
-    return result | {"content": [*result["content"], note], "_meta": {META_KEY: {"run": run.pk, "at": when}}}
+    return result | {
+        "content": [*result["content"], note],
+        "_meta": {META_KEY: {"run": run.pk, "at": when}},
+    }
 
 
 def tell_caller(run: Run) -> None:
-    """End the call that became a task, in the transaction that ends its run; other callers wait for the row. Of a run that
-    answers a question of the call's server the call is not ended.
+    """End the call that became a task, in the transaction that ends its run; other callers wait for
+    the row. Of a run that answers a question of the call's server the call is not ended.
     """
     if run.origin != CALL:
         return
-    call = Invocation.objects.filter(pk=run.call_id, host_task__isnull=False).without_known_end().first()
+    call = (
+        Invocation.objects.filter(pk=run.call_id, host_task__isnull=False)
+        .without_known_end()
+        .first()
+    )
     if call is None:
         return
     if run.state == RunState.CANCELLED and call.host_task.cancel_requested:
         reason = "The caller cancelled it while it ran."
-        long_calls.end(call_id=call.pk, fence=call.fence, state=State.UNKNOWN, code="CANCELLED", reason=reason)
+        long_calls.end(
+            call_id=call.pk, fence=call.fence, state=State.UNKNOWN, code="CANCELLED", reason=reason
+        )
         return
     result = answer_of(run)
     state = State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED

@@ -1,6 +1,8 @@
-"""What turns of models spend of budgets: of the expert tool's agent, and of every agent and endpoint that has led to the run.
+"""What turns of models spend of budgets: of the expert tool's agent, and of every agent and
+endpoint that has led to the run.
 
-All but ``coming`` are called in the transaction that writes the turn's beginning or end, and has locked the run by then.
+All but ``coming`` are called in the transaction that writes the turn's beginning or end, and has
+locked the run by then.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from subagents.domain.spec import Prices
 from subagents.llm.values import Usage
 from subagents.models import Run
 
-_PAID_BY = Select(Run.objects.filter(id=Given("id")).values_list("payers", "version__expert__agent__slug", named=True))
+_PAID_BY = Select(
+    Run.objects.filter(id=Given("id")).values_list(
+        "payers", "version__expert__agent__slug", named=True
+    )
+)
 
 
 def coming(run: str, *, worst: Decimal, tokens: int, prices: Prices, twice: bool) -> Needs | None:
-    """What the coming turn may spend at worst, in dollars and in tokens. None: nobody who pays for the run has a budget.
+    """What the coming turn may spend at worst, in dollars and in tokens. None: nobody who pays for
+    the run has a budget.
 
-    ``twice``: another must stay possible after it, or the run could not even say what it has found. Raises BudgetSpent for a model of which nobody could tell the money.
+    ``twice``: another must stay possible after it, or the run could not even say what it has found.
+    Raises BudgetSpent for a model of which nobody could tell the money.
     """
     needs = _needs(run, {Unit.MONEY: of_dollars(worst), Unit.TOKENS: tokens})
     if needs is not None:
@@ -38,10 +46,12 @@ def reserve(run: str, needs: Needs) -> BudgetSpent | None:
 
 
 def spend(run: str, reference: str, *, cost: Decimal | None, usage: Usage) -> None:
-    """Write down what a turn has spent, or that it has spent nothing; what was set aside for it is free again."""
+    """Write down what a turn has spent, or that it has spent nothing; what was set aside for it is
+    free again."""
     money = {} if cost is None else {Unit.MONEY: of_dollars(cost)}
     needs = _needs(run, {**money, Unit.TOKENS: usage.input + usage.output})
-    if needs is None:  # or nothing that anybody's budgets count, though something may be set aside for it
+    # or nothing that anybody's budgets count, though something may be set aside for it
+    if needs is None:
         release(run)
     else:
         spending.spend_turn(run=run, reference=reference, needs=needs)
@@ -68,7 +78,11 @@ def _needs(run: str, amounts: Mapping[Unit, int]) -> Needs | None:
 
 def _check_price(needs: Needs, prices: Prices) -> None:
     """What nobody can count must not go past a hard limit."""
-    if prices.free or (prices.input is not None and prices.output is not None) or Unit.MONEY not in needs.amounts:
+    if (
+        prices.free
+        or (prices.input is not None and prices.output is not None)
+        or Unit.MONEY not in needs.amounts
+    ):
         return
     limits = books.borne_by(needs.payers).filter(unit=Unit.MONEY, hard__isnull=False)
     if (name := limits.values_list("slug", flat=True).first()) is not None:

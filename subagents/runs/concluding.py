@@ -1,4 +1,5 @@
-"""The end of a run: the model's last word, checked against the output schema, with what the run has saved."""
+"""The end of a run: the model's last word, checked against the output schema, with what the run has
+saved."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from mcpregistry.domain.schema.validation import problems
 from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.savings import Counted, money_saved, savings
-from subagents.domain.transcript import BRIEF, CONTINUE, SPEAK, TurnView, asked_again, final_text, repairing
+from subagents.domain.transcript import (
+    BRIEF,
+    CONTINUE,
+    SPEAK,
+    TurnView,
+    asked_again,
+    final_text,
+    repairing,
+)
 from subagents.leased.leases import Lease
 from subagents.llm.tokens import REFERENCE, counter
 from subagents.models import LanguageModel, Run
@@ -30,13 +39,17 @@ if TYPE_CHECKING:
     from subagents.runs.model_turn import Thinking
 
 
-async def conclude(held: Lease, seen: RunView, tools: Toolbox, exit: Exit, thinking: Thinking) -> bool:
+async def conclude(
+    held: Lease, seen: RunView, tools: Toolbox, exit: Exit, thinking: Thinking
+) -> bool:
     """Take the last turn as the answer, or ask once more for one that can be taken.
 
-    An answer that broke off at the model's output limit is continued once; what is then still cut is marked as that.
+    An answer that broke off at the model's output limit is continued once; what is then still cut
+    is marked as that.
     """
     last = seen.turns[-1]
-    text, cut = final_text(seen.turns), last.finish == "length"
+    text = final_text(seen.turns)
+    cut = last.finish == "length"
     if cut and last.text.strip() and last.note != CONTINUE:
         with suppress(Unanswered):  # then it stays as it is
             return await thinking.turn(held, seen, tools, exit, note=CONTINUE, insist=True)
@@ -52,14 +65,25 @@ async def conclude(held: Lease, seen: RunView, tools: Toolbox, exit: Exit, think
     if not text.strip():
         return await _failed(held, seen, Exit.EMPTY, "The model gave no answer.")
     if problem:
-        return await _failed(held, seen, Exit.INVALID_OUTPUT, f"The answer does not match the output schema: {problem}")
+        return await _failed(
+            held,
+            seen,
+            Exit.INVALID_OUTPUT,
+            f"The answer does not match the output schema: {problem}",
+        )
     exit = Exit.CUT if cut and not structured else exit
     counted = await asyncio.to_thread(_counted, seen, tools, text)
     saved = savings(counted) | await db_call(_money, held.key, counted)
     await db_call(
-        records.finish, held, state=RunState.DONE, exit=exit, answer=text, structured=structured, savings=saved,
+        records.finish,
+        held,
+        state=RunState.DONE,
+        exit=exit,
+        answer=text,
+        structured=structured,
+        savings=saved,
         reusable=_reusable(seen, tools, exit),
-    )  # fmt: skip
+    )
     return False
 
 
@@ -69,19 +93,28 @@ def _last_words(turns: Sequence[TurnView]) -> Sequence[TurnView]:
 
 
 def _reusable(seen: RunView, tools: Toolbox, exit: Exit) -> str:
-    """What the tools are, if the answer may be given again: a whole one, of a run that did nothing but read."""
+    """What the tools are, if the answer may be given again: a whole one, of a run that did nothing
+    but read."""
     calls = [call for turn in seen.turns for call in turn.calls]
     only_read = all(call.read_only and call.state == CallState.DONE for call in calls)
     return tools.fingerprint if exit == Exit.ANSWER and only_read else ""
 
 
 async def _failed(held: Lease, seen: RunView, exit: Exit, error: str) -> bool:
-    await db_call(records.finish, held, state=RunState.FAILED, exit=exit, error=error, answer=seen.turns[-1].text)
+    await db_call(
+        records.finish,
+        held,
+        state=RunState.FAILED,
+        exit=exit,
+        error=error,
+        answer=seen.turns[-1].text,
+    )
     return False
 
 
 def _checked(text: str, schema: Any) -> tuple[str, str]:
-    """(the answer as canonical JSON where a schema is set, what is wrong with it or an empty text)."""
+    """(the answer as canonical JSON where a schema is set, what is wrong with it or an empty
+    text)."""
     if schema is None:
         return "", "" if text.strip() else "it is empty."
     try:
@@ -104,7 +137,8 @@ def _unfenced(text: str) -> str:
 
 
 def _money(run_id: str, counted: Counted) -> dict[str, float]:
-    """Against the model that an operator has marked as the callers' own; nothing where a price is not known."""
+    """Against the model that an operator has marked as the callers' own; nothing where a price is
+    not known."""
     cost = _COST.get(id=run_id).cost
     compared = _COMPARED.rows()
     if not compared or cost is None:

@@ -1,9 +1,9 @@
 """The loop of a run: load its records, do the one step that they call for, commit it, look again.
 
-Nothing about a run lives in this process but the request that is on its way. So a run goes on after a
-crash wherever its records stand, in whatever worker takes the lease, and a run that waits for a person
-costs a row. A tool call is written down as started before it is made; found started by somebody else,
-it is looked up in the records of calls, never simply repeated.
+Nothing about a run lives in this process but the request that is on its way. So a run goes on after
+a crash wherever its records stand, in whatever worker takes the lease, and a run that waits for a
+person costs a row. A tool call is written down as started before it is made; found started by
+somebody else, it is looked up in the records of calls, never simply repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models.feed import CALLS
 from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, Step, WaitForPeople, next_step, only_reads
+from subagents.domain.steps import (
+    AskModel,
+    Conclude,
+    FindOut,
+    RunCalls,
+    Step,
+    WaitForPeople,
+    next_step,
+    only_reads,
+)
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
 from subagents.leased.patience import patiently
@@ -62,7 +71,9 @@ class RunEngine(Driver[bool]):
 
     kind = "run"
 
-    def __init__(self, engine: Engine, worker: str, *, complete: Complete = client.complete) -> None:
+    def __init__(
+        self, engine: Engine, worker: str, *, complete: Complete = client.complete
+    ) -> None:
         super().__init__(Watch(engine.feed, RUN_TOPIC, _wishes), False)
         self._engine = engine
         self._worker = worker
@@ -70,7 +81,8 @@ class RunEngine(Driver[bool]):
         self._decided: Decided | None = None
 
     def start(self) -> None:
-        """Look at runs as soon as people have decided about their calls. Call it on the loop's thread."""
+        """Look at runs as soon as people have decided about their calls. Call it on the loop's
+        thread."""
         self._decided = Decided(self._engine.feed, self.wake)
 
     async def stop(self) -> None:
@@ -100,10 +112,13 @@ class RunEngine(Driver[bool]):
 
     async def crashed(self, taken: Lease) -> None:
         """It failed."""
-        await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.CRASHED, error=_CRASHED)
+        await db_call(
+            records.finish, taken, state=RunState.FAILED, exit=Exit.CRASHED, error=_CRASHED
+        )
 
     async def work(self, taken: Lease) -> None:
-        """A step bears being begun again, whatever the one before it came to: a worker may die in any."""
+        """A step bears being begun again, whatever the one before it came to: a worker may die in
+        any."""
         who = await patiently(partial(db_call, _identity, taken.key))
         if not client.is_loaded():  # the first turn waits for that, and servers can start meanwhile
             with suppress(NotFound):  # its agent was made a moment ago
@@ -116,7 +131,9 @@ class RunEngine(Driver[bool]):
         try:
             tools = await self._tools(taken, who)
         except SlipsnisseError as error:
-            await db_call(records.finish, taken, state=RunState.FAILED, exit=Exit.TOOL, error=str(error))
+            await db_call(
+                records.finish, taken, state=RunState.FAILED, exit=Exit.TOOL, error=str(error)
+            )
             return False
         seen = await db_call(view, taken.key, now=reckoned_now(), read_only=tools.read_only)
         if seen.cancel_requested:
@@ -124,7 +141,10 @@ class RunEngine(Driver[bool]):
             tools.leave()
             return False
         joins = tools.joins if seen.spec.parallel else only_reads
-        return await self._do(Held(taken, seen, tools), next_step(seen.spec, seen.turns, seen.spent, seen.final, joins))
+        return await self._do(
+            Held(taken, seen, tools),
+            next_step(seen.spec, seen.turns, seen.spent, seen.final, joins),
+        )
 
     async def _tools(self, taken: Lease, who: _Identity) -> Toolbox:
         if who.agent not in self._engine.live.current.agents:  # perhaps made a moment ago
@@ -133,9 +153,14 @@ class RunEngine(Driver[bool]):
         if who.sees:
             catalogue = catalogue.of_servers(who.sees)
         return Toolbox(
-            self._engine, catalogue, run=taken.key, expert=who.expert, requester=who.requester,
-            conversation=who.conversation, payers=who.payers,
-        )  # fmt: skip
+            self._engine,
+            catalogue,
+            run=taken.key,
+            expert=who.expert,
+            requester=who.requester,
+            conversation=who.conversation,
+            payers=who.payers,
+        )
 
     async def _do(self, held: Held, step: Step) -> bool:
         match step:
@@ -146,9 +171,13 @@ class RunEngine(Driver[bool]):
             case FindOut():
                 return await tool_calls.find_out(held.lease, held.view, held.tools, step.calls)
             case WaitForPeople():
-                return await tool_calls.look_at_waiting(held.lease, held.view, held.tools, step.calls)
+                return await tool_calls.look_at_waiting(
+                    held.lease, held.view, held.tools, step.calls
+                )
             case Conclude():
-                more = await concluding.conclude(held.lease, held.view, held.tools, step.exit, self._thinking)
+                more = await concluding.conclude(
+                    held.lease, held.view, held.tools, step.exit, self._thinking
+                )
                 if not more:
                     held.tools.leave()
                 return more
@@ -171,14 +200,17 @@ _WHO = Select(
 
 
 class _Identity(NamedTuple):
-    """As which agent a run's calls are made, for which expert tool, for whom, and in which conversation."""
+    """As which agent a run's calls are made, for which expert tool, for whom, and in which
+    conversation."""
 
     agent: str
     expert: str
     requester: Requester
     conversation: str
-    payers: tuple[str, ...]  # the agents whose calls have led to it, and the endpoint by which they came
-    sees: frozenset[str]  # to which servers a conversation of that very agent is narrowed; empty: to none
+    # the agents whose calls have led to it, and the endpoint by which they came
+    payers: tuple[str, ...]
+    # to which servers a conversation of that very agent is narrowed; empty: to none
+    sees: frozenset[str]
 
 
 def _wishes(run_ids: list[str]) -> dict[str, bool]:
@@ -187,7 +219,8 @@ def _wishes(run_ids: list[str]) -> dict[str, bool]:
 
 
 class Decided:
-    """Wakes runs that sleep for people when one of their held calls has ended, wherever that was written."""
+    """Wakes runs that sleep for people when one of their held calls has ended, wherever that was
+    written."""
 
     def __init__(self, feed: Feed, wake: Callable[[str], None]) -> None:
         self._wake = wake
@@ -215,10 +248,18 @@ class Decided:
 def _identity(run_id: str) -> _Identity:
     agent, expert, key, name, conversation, speaker, servers, payers = _WHO.get(id=run_id)
     sees = frozenset(servers or ()) if speaker == agent else frozenset()
-    return _Identity(agent, expert, Requester(key, name), conversation or "", tuple(payers.split()), sees)
+    return _Identity(
+        agent, expert, Requester(key, name), conversation or "", tuple(payers.split()), sees
+    )
 
 
 async def _cancelled(taken: Lease) -> None:
     await tool_calls.until_recorded(taken.key)
     await db_call(tool_calls.settle_started, taken.key)
-    await db_call(records.finish, taken, state=RunState.CANCELLED, exit=Exit.CANCELLED, error="The run was cancelled.")
+    await db_call(
+        records.finish,
+        taken,
+        state=RunState.CANCELLED,
+        exit=Exit.CANCELLED,
+        error="The run was cancelled.",
+    )

@@ -20,21 +20,43 @@ from subagents.models import Run
 from subagents.runs import budgets
 
 RUNS = Leases(
-    Run, "lost_seconds", started_at=Coalesce("started_at", Given("now", like="started_at")),
+    Run,
+    "lost_seconds",
+    started_at=Coalesce("started_at", Given("now", like="started_at")),
     # Set aside for a request of which nobody heard again: its provider may well charge for it.
-    cost=Case(When(reserved_cost__gt=0, then=Coalesce("cost", Decimal(0)) + F("reserved_cost")), default=F("cost")),
-    reserved_cost=Decimal(0), sleeps_for="",
-)  # fmt: skip
+    cost=Case(
+        When(reserved_cost__gt=0, then=Coalesce("cost", Decimal(0)) + F("reserved_cost")),
+        default=F("cost"),
+    ),
+    reserved_cost=Decimal(0),
+    sleeps_for="",
+)
 # Of a row that holds whole answers, read several times in every step.
 _HELD = Select(
     Run.objects.filter(id=Given("id"), fence=Given("fence"), finished_at=None).values_list(
-        "id", "state", "cost", "reserved_cost", "final_reason", "waiting_since", "cancel_requested", "call_id",
-        "parent_id", "expert_name", "cache_saved", named=True,
+        "id",
+        "state",
+        "cost",
+        "reserved_cost",
+        "final_reason",
+        "waiting_since",
+        "cancel_requested",
+        "call_id",
+        "parent_id",
+        "expert_name",
+        "cache_saved",
+        named=True,
     )
-)  # fmt: skip
+)
 _FOUND = Select(
     Run.objects.filter(id=Given("id"), finished_at=None).values_list(
-        "fence", "lease_until", "idle_since", "lost_seconds", "started_at", "waiting_since", named=True
+        "fence",
+        "lease_until",
+        "idle_since",
+        "lost_seconds",
+        "started_at",
+        "waiting_since",
+        named=True,
     )
 )
 
@@ -56,7 +78,8 @@ def take(run_id: str, *, worker: str, now: datetime | None = None) -> Lease | No
 
 
 def _nobodys(run: Any, now: datetime) -> float:
-    """Seconds in which the run was nobody's since its last worker was heard of; waiting for people is counted apart."""
+    """Seconds in which the run was nobody's since its last worker was heard of; waiting for people
+    is counted apart."""
     since = run.idle_since or (run.lease_until and run.lease_until - leases.LEASE)
     if since is None or run.started_at is None or run.waiting_since is not None:
         return 0.0
@@ -78,7 +101,8 @@ def look(lease: Lease) -> Any:
 
 @contextmanager
 def fenced(lease: Lease) -> Iterator[Any]:
-    """One transaction on the run (as from ``look``) by whoever holds its lease. Raises LostLease, with nothing written."""
+    """One transaction on the run (as from ``look``) by whoever holds its lease. Raises LostLease,
+    with nothing written."""
     with transaction.atomic():
         RUNS.renew(lease)
         yield look(lease)
@@ -90,5 +114,6 @@ def release(lease: Lease, *, wake_at: datetime | None = None) -> None:
 
 
 def free(worker: str) -> list[str]:
-    """Runs of a worker that is known to have died become anybody's, without waiting for their leases to end."""
+    """Runs of a worker that is known to have died become anybody's, without waiting for their
+    leases to end."""
     return RUNS.free(worker)

@@ -1,4 +1,5 @@
-"""One turn of the model: which target is asked, what it may cost, whether it fits, and what it said."""
+"""One turn of the model: which target is asked, what it may cost, whether it fits, and what it
+said."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who is asked, what it may cost in dollars at worst, and how many tokens the answer may have."""
+    """Who is asked, what it may cost in dollars at worst, and how many tokens the answer may
+    have."""
 
     target: TargetSpec
     estimated: int
@@ -65,7 +67,8 @@ class Plan:
 
 
 class Unanswered(Exception):
-    """There will be no answer of a model to this turn; the run ends for this reason, unless it can do without."""
+    """There will be no answer of a model to this turn; the run ends for this reason, unless it can
+    do without."""
 
     def __init__(self, exit: Exit, error: str) -> None:
         super().__init__(error)
@@ -79,13 +82,21 @@ class Thinking:
         self._complete = complete
 
     async def turn(
-        self, held: Lease, seen: RunView, tools: Toolbox, final: Exit | None, *, note: str = "",
+        self,
+        held: Lease,
+        seen: RunView,
+        tools: Toolbox,
+        final: Exit | None,
+        *,
+        note: str = "",
         insist: bool = False,
-    ) -> bool:  # fmt: skip
-        """Ask for the turn that comes now. True: look again at once; False: the run has ended or sleeps.
+    ) -> bool:
+        """Ask for the turn that comes now. True: look again at once; False: the run has ended or
+        sleeps.
 
-        ``final``: why no tools are offered any more; ``note``: what the model is told before it, if not that.
-        With ``insist`` a turn that no model will answer raises Unanswered, instead of ending the run.
+        ``final``: why no tools are offered any more; ``note``: what the model is told before it, if
+        not that. With ``insist`` a turn that no model will answer raises Unanswered, instead of
+        ending the run.
         """
         try:
             return await self._turn(held, seen, _request(seen, tools, final, note))
@@ -93,14 +104,21 @@ class Thinking:
             if insist:
                 raise
             await db_call(
-                records.finish, held, state=RunState.FAILED, exit=why.exit, error=str(why), answer=so_far(seen.turns)
+                records.finish,
+                held,
+                state=RunState.FAILED,
+                exit=why.exit,
+                error=str(why),
+                answer=so_far(seen.turns),
             )
             return False
 
     async def _turn(self, held: Lease, seen: RunView, request: Request) -> bool:
         left = seen.spec.max_seconds - seen.spent.seconds
         if left <= 0:
-            raise Unanswered(Exit.TIME_LIMIT, "The time limit of the run was reached before the model answered.")
+            raise Unanswered(
+                Exit.TIME_LIMIT, "The time limit of the run was reached before the model answered."
+            )
         choice = choose(seen.spec.targets, seen.failed, left=left)
         if isinstance(choice, GiveUp):
             raise Unanswered(choice.exit, f"No model answered. {choice.why}")
@@ -115,28 +133,40 @@ class Thinking:
             return True
         output = budget.likely_output([turn.output_tokens for turn in seen.turns], most=plan.output)
         twice = request.final is None
-        if short := await db_call(records.reserve_energy, held, input=estimated, output=output, twice=twice):
+        if short := await db_call(
+            records.reserve_energy, held, input=estimated, output=output, twice=twice
+        ):
             return await _without_energy(held, short, left, request.final)
         return await self._ask(held, seen, plan, request, choice.seconds)
 
-    async def _ask(self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float) -> bool:
+    async def _ask(
+        self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float
+    ) -> bool:
         began = timezone.now()
         schema = seen.spec.output_schema if request.final or not request.tools else None
 
         async def failed(error: ModelError, reply: Reply | None = None) -> bool:
             await db_call(
-                records.failed_attempt, held, error, target=plan.target, number=request.number, started_at=began,
+                records.failed_attempt,
+                held,
+                error,
+                target=plan.target,
+                number=request.number,
+                started_at=began,
                 reply=reply,
-            )  # fmt: skip
+            )
             return True
 
         try:
             target = await db_call(_begun, held, plan, seen, left, request.final)
             failpoint("run_turn_begun")
             reply = await self._complete(
-                target, for_model(request.messages, plan.target.label), request.tools, response_schema=schema,
+                target,
+                for_model(request.messages, plan.target.label),
+                request.tools,
+                response_schema=schema,
                 **({"trace": partial(tracing.record, held.key)} if seen.is_traced else {}),
-            )  # fmt: skip
+            )
         except ModelError as error:
             return await failed(error)
         except BudgetSpent as spent:
@@ -147,10 +177,16 @@ class Thinking:
         if (useless := _useless(reply, request, plan)) is not None:
             return await failed(useless, reply)
         await _kept(
-            held, reply, target=plan.target, number=request.number, final=request.final,
-            note=request.note, estimated=plan.estimated, started_at=began,
+            held,
+            reply,
+            target=plan.target,
+            number=request.number,
+            final=request.final,
+            note=request.note,
+            estimated=plan.estimated,
+            started_at=began,
             most_calls=max(0, seen.spec.max_calls - seen.spent.calls),
-        )  # fmt: skip
+        )
         failpoint("run_turn_ended")
         return True
 
@@ -164,7 +200,8 @@ class Thinking:
 
 
 async def _without_energy(held: Lease, short: Shortage, left: float, final: Exit | None) -> bool:
-    """The run sleeps where its pool lets work wait and there can be enough in its time (``left``); else it concludes."""
+    """The run sleeps where its pool lets work wait and there can be enough in its time (``left``);
+    else it concludes."""
     if not short.waits or short.soonest >= left:
         if final is None:
             await db_call(records.must_conclude, held, Exit.ENERGY)
@@ -192,14 +229,19 @@ async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None
 
 
 def _begun(held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | None) -> Target:
-    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is asked.
+    """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is
+    asked.
 
-    Raises BudgetSpent when a budget of those who pay for the run does not bear it; then nothing is begun.
+    Raises BudgetSpent when a budget of those who pay for the run does not bear it; then nothing is
+    begun.
     """
     _begin(held, plan, final)
     try:
         target = target_for(
-            plan.target.model_id, temperature=seen.spec.temperature, at_most=left, options=seen.spec.model_options
+            plan.target.model_id,
+            temperature=seen.spec.temperature,
+            at_most=left,
+            options=seen.spec.model_options,
         )
     except ConfigInvalid as error:
         raise ModelError(ErrorKind.AUTH, str(error)) from error
@@ -207,8 +249,11 @@ def _begun(held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | No
 
 
 def _begin(held: Lease, plan: Plan, final: Exit | None) -> None:
-    tokens, prices = plan.estimated + plan.output, plan.target.prices
-    needs = budgets.coming(held.key, worst=plan.worst, tokens=tokens, prices=prices, twice=final is None)
+    tokens = plan.estimated + plan.output
+    prices = plan.target.prices
+    needs = budgets.coming(
+        held.key, worst=plan.worst, tokens=tokens, prices=prices, twice=final is None
+    )
     if needs is None:
         records.begin_turn(held, worst=plan.worst)
         return
@@ -221,16 +266,22 @@ def _begin(held: Lease, plan: Plan, final: Exit | None) -> None:
 
 
 def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:
-    """Why the next model is asked although this one has answered: it may not speak, or has nothing to say."""
+    """Why the next model is asked although this one has answered: it may not speak, or has nothing
+    to say."""
     if reply.finish == Finish.POLICY:
         return ModelError(ErrorKind.POLICY, "The provider withheld the answer (content filter).")
     if reply.finish == Finish.REFUSAL:
         return ModelError(ErrorKind.POLICY, "The model declined to answer.")
-    if reply.text.strip() or (reply.calls and request.final is None) or not asked_again(request.note):
+    if (
+        reply.text.strip()
+        or (reply.calls and request.final is None)
+        or not asked_again(request.note)
+    ):
         return None
     if reply.finish == Finish.LENGTH:
         return ModelError(
-            ErrorKind.EMPTY, f"The model reached its output limit of {plan.output} tokens before it answered."
+            ErrorKind.EMPTY,
+            f"The model reached its output limit of {plan.output} tokens before it answered.",
         )
     return ModelError(ErrorKind.EMPTY, "The model gave an empty answer twice.")
 
@@ -244,19 +295,25 @@ def _request(seen: RunView, tools: Toolbox, final: Exit | None, note: str) -> Re
 
 
 def _reckoned(target: TargetSpec, seen: RunView, request: Request) -> tuple[int, Reckoning]:
-    """(our estimate of the whole request, what the guard reckons with), in tokens. Counting takes a while."""
+    """(our estimate of the whole request, what the guard reckons with), in tokens. Counting takes a
+    while."""
     count = counter(target.tokenizer, target.label)
     text = msgspec.json.encode([for_model(request.messages, ""), request.tools]).decode()
     # What it thought before is sent again; a signature is no text that could be counted.
-    estimated = count(text) + sum(t.reasoning for t in seen.turns if t.state and t.made_by == target.label)
+    estimated = count(text) + sum(
+        t.reasoning for t in seen.turns if t.state and t.made_by == target.label
+    )
     last = seen.turns[-1] if seen.turns else None
     ratio = context.ratio_of(last.input_tokens, last.estimated) if last else context.ratio_of(0, 0)
     reckoning = context.reckon(target, known=0, added=estimated, ratio=ratio)
     return estimated, reckoning
 
 
-async def _too_large(held: Lease, seen: RunView, target: TargetSpec, reckoning: Reckoning, final: Exit | None) -> bool:
-    """Another target may have the room; otherwise conclude; and if even that does not fit, say so."""
+async def _too_large(
+    held: Lease, seen: RunView, target: TargetSpec, reckoning: Reckoning, final: Exit | None
+) -> bool:
+    """Another target may have the room; otherwise conclude; and if even that does not fit, say
+    so."""
     roomier = any(t.room >= reckoning.projected for t in seen.spec.targets)
     outcome = Outcome.SKIP if roomier else Outcome.FINAL
     await db_call(telemetry.guard, target, Trigger.TURN, outcome, reckoning)
@@ -266,7 +323,12 @@ async def _too_large(held: Lease, seen: RunView, target: TargetSpec, reckoning: 
             f"The request of {reckoning.projected} tokens does not fit into the limit of {reckoning.limit} tokens.",
         )
         await db_call(
-            records.failed_attempt, held, error, target=target, number=len(seen.turns) + 1, started_at=timezone.now()
+            records.failed_attempt,
+            held,
+            error,
+            target=target,
+            number=len(seen.turns) + 1,
+            started_at=timezone.now(),
         )
         return True
     if final is None:
@@ -278,12 +340,17 @@ async def _too_large(held: Lease, seen: RunView, target: TargetSpec, reckoning: 
     )
 
 
-def _afforded(seen: RunView, request: Request, target: TargetSpec, estimated: int, reckoning: Reckoning) -> Plan | None:
-    """None: the budget bears no turn but the last. One more must stay possible, or the run could not even say what it
-    has found. Raises Unanswered when it bears none at all.
+def _afforded(
+    seen: RunView, request: Request, target: TargetSpec, estimated: int, reckoning: Reckoning
+) -> Plan | None:
+    """None: the budget bears no turn but the last. One more must stay possible, or the run could
+    not even say what it has found. Raises Unanswered when it bears none at all.
     """
-    last, tokens = request.final is not None, reckoning.projected
-    output = budget.output_room(seen.spec, seen.spent, input=tokens, most=target.max_output, last=last)
+    last = request.final is not None
+    tokens = reckoning.projected
+    output = budget.output_room(
+        seen.spec, seen.spent, input=tokens, most=target.max_output, last=last
+    )
     worst = budget.reserve(target.prices, estimated_input=tokens, max_output=output)
     enough = budget.affordable(seen.spec, seen.spent, worst if last else worst * 2)
     if output and enough:
@@ -291,4 +358,6 @@ def _afforded(seen: RunView, request: Request, target: TargetSpec, estimated: in
     if not last:
         return None
     book = "money" if output else "token"
-    raise Unanswered(Exit.BUDGET, f"The {book} budget of the run does not allow another answer of the model.")
+    raise Unanswered(
+        Exit.BUDGET, f"The {book} budget of the run does not allow another answer of the model."
+    )

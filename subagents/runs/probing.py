@@ -1,4 +1,5 @@
-"""Whether a provider answers: one of its models is asked for a word, in the worker, outside of any run."""
+"""Whether a provider answers: one of its models is asked for a word, in the worker, outside of any
+run."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from subagents.services import providers
 log = structlog.get_logger(__name__)
 
 _QUESTION = [{"role": "user", "content": "Answer with the single word: ready"}]
-_MOST_OUTPUT = 2_048  # tokens: some models think before they say a word, and Claude takes half of these for it
+# tokens: some models think before they say a word, and Claude takes half of these for it
+_MOST_OUTPUT = 2_048
 _PATIENCE = 30.0  # seconds
 _REMEDIES = {
     ErrorKind.AUTH: "Enter the key again: it may be wrong or expired, or not allow this model.",
@@ -41,20 +43,28 @@ async def probe(provider_id: int, model_id: int) -> None:
     """Ask the model once and note what came; an error is noted with what to do about it."""
     began = time.monotonic()
     try:
-        text, error = await _asked(model_id), ""
+        text = await _asked(model_id)
+        error = ""
     except ModelError as failed:
-        text, error = "", f"{failed.message} {_REMEDIES.get(failed.kind, '')}".strip()
+        text = ""
+        error = f"{failed.message} {_REMEDIES.get(failed.kind, '')}".strip()
     except (SlipsnisseError, LanguageModel.DoesNotExist) as failed:
-        text, error = "", str(failed)
+        text = ""
+        error = str(failed)
     except Exception:
         log.exception("provider.test_crashed", provider=provider_id)
-        text, error = "", "The test failed because of an internal error. See the log of the worker for the reason."
+        text = ""
+        error = "The test failed because of an internal error. See the log of the worker for the reason."
     took = (time.monotonic() - began) * 1000
-    await db_call(providers.note_test, provider_id=provider_id, answer=text, error=error, took_ms=took)
+    await db_call(
+        providers.note_test, provider_id=provider_id, answer=text, error=error, took_ms=took
+    )
 
 
 async def _asked(model_id: int) -> str:
     await client.ready()
     target = await db_call(target_for, model_id, temperature=0.0, at_most=_PATIENCE)
-    reply = await client.complete(replace(target, max_output=min(target.max_output, _MOST_OUTPUT)), _QUESTION)
+    reply = await client.complete(
+        replace(target, max_output=min(target.max_output, _MOST_OUTPUT)), _QUESTION
+    )
     return reply.text or f"({len(reply.calls)} tool calls and no text)"

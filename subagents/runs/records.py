@@ -1,4 +1,5 @@
-"""What a run writes, each in one transaction under its lease: a turn with its calls, a call's start, its end."""
+"""What a run writes, each in one transaction under its lease: a turn with its calls, a call's
+start, its end."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _LONGEST = 16_000_000  # characters: no text is cut here, only made fit for a te
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a tool call ended. ``text`` is what the model reads; ``whole`` the result it was made from."""
+    """How a tool call ended. ``text`` is what the model reads; ``whole`` the result it was made
+    from."""
 
     state: CallState
     text: str
@@ -53,9 +55,11 @@ class Ended:
 
 
 def begin_turn(lease: Lease, *, worst: Decimal) -> None:
-    """Set the worst cost of the coming turn aside: if we die before its end is written, ``take`` counts it as spent.
+    """Set the worst cost of the coming turn aside: if we die before its end is written, ``take``
+    counts it as spent.
 
-    Where that changes nothing, nothing is written; whether the run is still ours is looked at all the same.
+    Where that changes nothing, nothing is written; whether the run is still ours is looked at all
+    the same.
     """
     run = look(lease)
     if run.state == RunState.RUNNING and run.reserved_cost == worst and not run.call_id:
@@ -66,50 +70,92 @@ def begin_turn(lease: Lease, *, worst: Decimal) -> None:
 
 
 def end_turn(
-    lease: Lease, reply: Reply, *, target: TargetSpec, number: int, final: Exit | None, note: str, estimated: int,
-    started_at: datetime, most_calls: int = 1_000,
-) -> None:  # fmt: skip
+    lease: Lease,
+    reply: Reply,
+    *,
+    target: TargetSpec,
+    number: int,
+    final: Exit | None,
+    note: str,
+    estimated: int,
+    started_at: datetime,
+    most_calls: int = 1_000,
+) -> None:
     """Write the model's answer, the calls that it plans, and what it cost.
 
-    ``most_calls``: how many the run may still make. What is asked beyond that is counted and dropped: a thousand
-    refusals would only fill the conversation.
+    ``most_calls``: how many the run may still make. What is asked beyond that is counted and
+    dropped: a thousand refusals would only fill the conversation.
     """
     usage = reply.usage
     cost = _cost(target, usage)
     saved = cache_saved(target.prices, cached=usage.cached, cache_write=usage.cache_write)
     calls = () if final is not None else reply.calls
     with fenced(lease) as run:
-        _TURN([{
-            "run": run.id, "number": number, "model": target.model_id, "model_name": target.label,
-            "final": final is not None, "note": note, "text": plain(reply.text, _LONGEST), "finish": reply.finish,
-            "dropped_calls": len(calls[most_calls:]), "input_tokens": usage.input, "output_tokens": usage.output,
-            "cached_tokens": usage.cached, "cache_write_tokens": usage.cache_write, "estimated_tokens": estimated,
-            "cost": cost, "started_at": started_at, "reasoning_tokens": usage.reasoning, "cache_saved": saved,
-            "provider_state": _state(reply),
-            "duration_ms": (timezone.now() - started_at).total_seconds() * 1000,
-        }])  # fmt: skip
-        _PLANNED([
-            {"run": run.id, "turn_number": number, "index": i, "provider_id": _own(c.id, number, i),
-             "name": plain(c.name, 500), "arguments": plain(c.arguments, _LONGEST)}
-            for i, c in enumerate(calls[:most_calls])
-        ])  # fmt: skip
+        _TURN(
+            [
+                {
+                    "run": run.id,
+                    "number": number,
+                    "model": target.model_id,
+                    "model_name": target.label,
+                    "final": final is not None,
+                    "note": note,
+                    "text": plain(reply.text, _LONGEST),
+                    "finish": reply.finish,
+                    "dropped_calls": len(calls[most_calls:]),
+                    "input_tokens": usage.input,
+                    "output_tokens": usage.output,
+                    "cached_tokens": usage.cached,
+                    "cache_write_tokens": usage.cache_write,
+                    "estimated_tokens": estimated,
+                    "cost": cost,
+                    "started_at": started_at,
+                    "reasoning_tokens": usage.reasoning,
+                    "cache_saved": saved,
+                    "provider_state": _state(reply),
+                    "duration_ms": (timezone.now() - started_at).total_seconds() * 1000,
+                }
+            ]
+        )
+        _PLANNED(
+            [
+                {
+                    "run": run.id,
+                    "turn_number": number,
+                    "index": i,
+                    "provider_id": _own(c.id, number, i),
+                    "name": plain(c.name, 500),
+                    "arguments": plain(c.arguments, _LONGEST),
+                }
+                for i, c in enumerate(calls[:most_calls])
+            ]
+        )
         _SPENT(
-            id=run.id, input=usage.input, output=usage.output, cached=usage.cached,
+            id=run.id,
+            input=usage.input,
+            output=usage.output,
+            cached=usage.cached,
             cost=_sum(run.cost, cost),
-            reserved_cost=Decimal(0), final_reason=final.value if final else "",
-        )  # fmt: skip
+            reserved_cost=Decimal(0),
+            final_reason=final.value if final else "",
+        )
         _draw(run.id, f"{run.id}:{number}", usage)
         budgets.spend(run.id, f"{run.id}:{number}", cost=cost, usage=usage)
         if usage.reasoning or usage.cached or usage.cache_write:
             _CACHED(
-                id=run.id, reasoning=usage.reasoning, written=usage.cache_write,
+                id=run.id,
+                reasoning=usage.reasoning,
+                written=usage.cache_write,
                 cache_saved=_sum(run.cache_saved, saved),
-            )  # fmt: skip
+            )
         telemetry.TURNS.inc(model=target.label)
 
 
-def reserve_energy(lease: Lease, *, input: int, output: int, twice: bool = False) -> Shortage | None:
-    """Set aside what the coming turn will probably draw, in tokens, where the expert tool's agent has a pool.
+def reserve_energy(
+    lease: Lease, *, input: int, output: int, twice: bool = False
+) -> Shortage | None:
+    """Set aside what the coming turn will probably draw, in tokens, where the expert tool's agent
+    has a pool.
 
     A Shortage: the turn must not be asked for now.
     """
@@ -123,7 +169,8 @@ def reserve_energy(lease: Lease, *, input: int, output: int, twice: bool = False
 
 
 def _draw(run: str, reference: str, usage: Usage) -> None:
-    """What the turn used is taken from the pool of the expert tool's agent, in the transaction that writes the turn.
+    """What the turn used is taken from the pool of the expert tool's agent, in the transaction that
+    writes the turn.
 
     Nothing is set aside for it any more.
     """
@@ -132,7 +179,12 @@ def _draw(run: str, reference: str, usage: Usage) -> None:
         return
     if usage.input or usage.output:
         pools.charge_turn(
-            pool_id=pool, agent=agent, reference=reference, input=usage.input, cached=usage.cached, output=usage.output
+            pool_id=pool,
+            agent=agent,
+            reference=reference,
+            input=usage.input,
+            cached=usage.cached,
+            output=usage.output,
         )
     reservations.release(run=run)
 
@@ -149,20 +201,25 @@ def is_written(run: str, number: int) -> bool:
     return Turn.objects.filter(run=run, number=number).exists()
 
 
-_TURN, _PLANNED = Insert(Turn), Insert(ToolCall)
+_TURN = Insert(Turn)
+_PLANNED = Insert(ToolCall)
 _SPENT = Update(
-    Run.objects.filter(id=Given("id")), "cost", "reserved_cost", "final_reason",
+    Run.objects.filter(id=Given("id")),
+    "cost",
+    "reserved_cost",
+    "final_reason",
     input_tokens=F("input_tokens") + Given("input", like="input_tokens"),
     output_tokens=F("output_tokens") + Given("output", like="output_tokens"),
     cached_tokens=F("cached_tokens") + Given("cached", like="cached_tokens"),
-)  # fmt: skip
+)
 
 
 _CACHED = Update(
-    Run.objects.filter(id=Given("id")), "cache_saved",
+    Run.objects.filter(id=Given("id")),
+    "cache_saved",
     reasoning_tokens=F("reasoning_tokens") + Given("reasoning", like="reasoning_tokens"),
     cache_write_tokens=F("cache_write_tokens") + Given("written", like="cache_write_tokens"),
-)  # fmt: skip
+)
 
 
 def _state(reply: Reply) -> str:
@@ -184,20 +241,36 @@ def failed_attempt(
     started_at: datetime,
     reply: Reply | None = None,
 ) -> None:
-    """A request that brought no answer, or one of no use (``reply``), which is paid for all the same."""
-    now, usage = timezone.now(), reply.usage if reply else Usage()
+    """A request that brought no answer, or one of no use (``reply``), which is paid for all the
+    same."""
+    now = timezone.now()
+    usage = reply.usage if reply else Usage()
     cost = _cost(target, usage) if reply else None
     with fenced(lease) as run:
         attempt = Attempt.objects.create(
-            run_id=run.id, turn_number=number, model_id=target.model_id, model_name=target.label, trouble=error.kind,
-            message=plain(error.message), status=error.status, retry_after=error.retry_after, at=now,
-            input_tokens=usage.input, output_tokens=usage.output, cost=cost,
+            run_id=run.id,
+            turn_number=number,
+            model_id=target.model_id,
+            model_name=target.label,
+            trouble=error.kind,
+            message=plain(error.message),
+            status=error.status,
+            retry_after=error.retry_after,
+            at=now,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            cost=cost,
             duration_ms=(now - started_at).total_seconds() * 1000,
-        )  # fmt: skip
+        )
         _SPENT(
-            id=run.id, input=usage.input, output=usage.output, cached=usage.cached, reserved_cost=Decimal(0),
-            cost=_sum(run.cost, cost), final_reason=run.final_reason,
-        )  # fmt: skip
+            id=run.id,
+            input=usage.input,
+            output=usage.output,
+            cached=usage.cached,
+            reserved_cost=Decimal(0),
+            cost=_sum(run.cost, cost),
+            final_reason=run.final_reason,
+        )
         _draw(run.id, f"{run.id}:{number}:{attempt.pk}", usage)
         budgets.spend(run.id, f"{run.id}:{number}:{attempt.pk}", cost=cost, usage=usage)
         telemetry.ATTEMPTS.inc(model=target.label, trouble=error.kind)
@@ -205,7 +278,11 @@ def failed_attempt(
 
 def _cost(target: TargetSpec, usage: Usage) -> Decimal | None:
     return price(
-        target.prices, input=usage.input, output=usage.output, cached=usage.cached, cache_write=usage.cache_write
+        target.prices,
+        input=usage.input,
+        output=usage.output,
+        cached=usage.cached,
+        cache_write=usage.cache_write,
     )
 
 
@@ -217,16 +294,22 @@ def _sum(before: Decimal | None, more: Decimal | None) -> Decimal | None:
 def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
     """Note that the call is about to be made: from now on it may have been sent.
 
-    Returns its record's id and the attempt's number. The id is derived, so that the record can be found whatever
-    happens to us in the next moment.
+    Returns its record's id and the attempt's number. The id is derived, so that the record can be
+    found whatever happens to us in the next moment.
     """
     with fenced(lease) as run:
         call = _CALL.get(id=call_id)
         attempt = call.attempt + 1
         place = f"{run.id}/{call.turn_number}/{call.index}/{attempt}"
         invocation = hashlib.sha256(place.encode()).hexdigest()[:32]
-        _move(call_id, CallState.PLANNED, CallState.STARTED, attempt=attempt, invocation=invocation,
-              started_at=timezone.now())  # fmt: skip
+        _move(
+            call_id,
+            CallState.PLANNED,
+            CallState.STARTED,
+            attempt=attempt,
+            invocation=invocation,
+            started_at=timezone.now(),
+        )
         if run.state != RunState.RUNNING:
             _move_run(run, RunState.RUNNING)
         _say(run, f"Calling {call.name}.")
@@ -234,30 +317,53 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
 
 
 def read_as(call_id: int, invocation: str, what: Sequence[str]) -> None:
-    """Which arguments were read in the schema's type, before the call is made so. Nothing, if it is another's by now."""
+    """Which arguments were read in the schema's type, before the call is made so. Nothing, if it is
+    another's by now."""
     rows = ToolCall.objects.filter(pk=call_id, state=CallState.STARTED, invocation=invocation)
     rows.update(coerced=plain("\n".join(what), _LONGEST))
 
 
 def end_call(
-    lease: Lease, call_id: int, ended: Ended, *, was: CallState, store: bool = False, energy: float = 0.0
+    lease: Lease,
+    call_id: int,
+    ended: Ended,
+    *,
+    was: CallState,
+    store: bool = False,
+    energy: float = 0.0,
 ) -> None:
-    """Write the call's end as the model will read it; with ``store`` the whole result is kept for paging.
+    """Write the call's end as the model will read it; with ``store`` the whole result is kept for
+    paging.
 
     ``energy``: what it drew, unless it was never sent.
     """
     with fenced(lease) as run:
         if energy and ended.state != CallState.REFUSED:
             _DRAWN(id=run.id, drawn=energy)
-        stored = _stored(run.id, _CALL.get(id=call_id), plain(ended.whole, _LONGEST)) if store else None
-        _move(call_id, was, ended.state, result=plain(ended.text, _LONGEST), is_error=ended.is_error, stored=stored,
-              raw_characters=len(ended.whole), details=ended.facts, finished_at=timezone.now())  # fmt: skip
+        stored = (
+            _stored(run.id, _CALL.get(id=call_id), plain(ended.whole, _LONGEST)) if store else None
+        )
+        _move(
+            call_id,
+            was,
+            ended.state,
+            result=plain(ended.text, _LONGEST),
+            is_error=ended.is_error,
+            stored=stored,
+            raw_characters=len(ended.whole),
+            details=ended.facts,
+            finished_at=timezone.now(),
+        )
 
 
 _CALL = Select(
-    ToolCall.objects.filter(id=Given("id")).values_list("turn_number", "index", "attempt", "name", named=True)
+    ToolCall.objects.filter(id=Given("id")).values_list(
+        "turn_number", "index", "attempt", "name", named=True
+    )
 )
-_DRAWN = Update(Run.objects.filter(id=Given("id")), energy=F("energy") + Given("drawn", like="energy"))
+_DRAWN = Update(
+    Run.objects.filter(id=Given("id")), energy=F("energy") + Given("drawn", like="energy")
+)
 
 
 def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> None:
@@ -301,10 +407,11 @@ def must_conclude(lease: Lease, reason: Exit) -> None:
 
 
 def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "") -> bool:
-    """Give the run back until then. ``waiting``: for a person, which does not count as the run's time.
+    """Give the run back until then. ``waiting``: for a person, which does not count as the run's
+    time.
 
-    ``what_for``: what else it waits for, for whoever looks. Returns False, and gives nothing back, if it was cancelled meanwhile: it
-    would be cancelled only when it wakes.
+    ``what_for``: what else it waits for, for whoever looks. Returns False, and gives nothing back,
+    if it was cancelled meanwhile: it would be cancelled only when it wakes.
     """
     now = database_now()
     with fenced(lease) as run:
@@ -312,9 +419,14 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "")
             return False
         since = (run.waiting_since or now) if waiting else None
         _move_run(
-            run, RunState.WAITING if waiting else RunState.RUNNING, waiting_since=since, lease_until=None, worker="",
-            wake_at=wake_at, sleeps_for=what_for,
-        )  # fmt: skip
+            run,
+            RunState.WAITING if waiting else RunState.RUNNING,
+            waiting_since=since,
+            lease_until=None,
+            worker="",
+            wake_at=wake_at,
+            sleeps_for=what_for,
+        )
         if waiting:
             _say(run, "Waiting for a decision on the next call.")
         elif what_for:
@@ -328,15 +440,24 @@ def resumed(lease: Lease) -> None:
         if run.waiting_since:
             waited = (database_now() - run.waiting_since).total_seconds()
             Run.objects.filter(pk=run.id).update(
-                state=RunState.RUNNING, waiting_since=None, waited_seconds=F("waited_seconds") + waited
+                state=RunState.RUNNING,
+                waiting_since=None,
+                waited_seconds=F("waited_seconds") + waited,
             )
 
 
 def finish(
-    lease: Lease, *, state: RunState, exit: Exit, answer: str = "", structured: str = "", error: str = "",
-    savings: dict[str, Any] | None = None, reusable: str = "",
+    lease: Lease,
+    *,
+    state: RunState,
+    exit: Exit,
+    answer: str = "",
+    structured: str = "",
+    error: str = "",
+    savings: dict[str, Any] | None = None,
+    reusable: str = "",
     unfinished: Sequence[CallState] = (CallState.PLANNED, CallState.WAITING),
-) -> None:  # fmt: skip
+) -> None:
     """End the run. Calls that were never made are cancelled with it."""
     now = timezone.now()
     with fenced(lease) as run:
@@ -345,14 +466,27 @@ def finish(
         budgets.release(run.id)
         _never_made(*unfinished)(run=run.id, finished_at=now)
         _move_run(
-            run, state, exit=exit, answer=plain(answer, _LONGEST), structured=structured,
-            error=plain(error, _LONGEST_ERROR), savings=savings or {}, reusable=reusable, finished_at=now,
-            lease_until=None, worker="", wake_at=None, waiting_since=None, reserved_cost=Decimal(0),
-        )  # fmt: skip
+            run,
+            state,
+            exit=exit,
+            answer=plain(answer, _LONGEST),
+            structured=structured,
+            error=plain(error, _LONGEST_ERROR),
+            savings=savings or {},
+            reusable=reusable,
+            finished_at=now,
+            lease_until=None,
+            worker="",
+            wake_at=None,
+            waiting_since=None,
+            reserved_cost=Decimal(0),
+        )
         if run.call_id:
             tell_caller(Run.objects.get(pk=run.id))
         for child in _CHILDREN.rows(parent=run.id):
-            runs.cancel(run_id=child.id, actor=f"run:{run.id}", reason="the run that started it has ended")
+            runs.cancel(
+                run_id=child.id, actor=f"run:{run.id}", reason="the run that started it has ended"
+            )
         if run.parent_id:
             transaction.on_commit(partial(runs.nudge, run.parent_id))
         telemetry.RUNS.inc(expert=run.expert_name, exit=exit)
@@ -361,16 +495,21 @@ def finish(
 
 _CHILDREN = Select(Run.objects.open().filter(parent=Given("parent")).values_list("id", named=True))
 _WAITING = Select(
-    ToolCall.objects.filter(run=Given("run"), state=CallState.WAITING).values_list("invocation", named=True)
+    ToolCall.objects.filter(run=Given("run"), state=CallState.WAITING).values_list(
+        "invocation", named=True
+    )
 )
 
 
 @cache
 def _never_made(*unfinished: CallState) -> Update:
-    """Cancelled; but what an operator wanted made again has been made once, and what it did is not known."""
+    """Cancelled; but what an operator wanted made again has been made once, and what it did is not
+    known."""
     repeats = Q(state=CallState.PLANNED) & ~Q(result="")
     state = Case(When(repeats, then=Value(CallState.UNKNOWN)), default=Value(CallState.CANCELLED))
-    return Update(ToolCall.objects.filter(run=Given("run"), state__in=unfinished), "finished_at", state=state)
+    return Update(
+        ToolCall.objects.filter(run=Given("run"), state__in=unfinished), "finished_at", state=state
+    )
 
 
 def _move_run(run: Any, to: RunState, **values: Any) -> None:
@@ -390,4 +529,6 @@ def _withdraw(run: Any) -> None:
     """Nobody needs to decide any more about calls of a run that is over."""
     waiting = [call.invocation for call in _WAITING.rows(run=run.id)]
     for request in ApprovalRequest.objects.filter(call_id__in=waiting) if waiting else ():
-        held_calls.cancel(request_id=request.pk, reason="the run that started it has ended", actor=f"run:{run.id}")
+        held_calls.cancel(
+            request_id=request.pk, reason="the run that started it has ended", actor=f"run:{run.id}"
+        )

@@ -1,7 +1,9 @@
-"""What a server asks of a model, answered by a run of the expert tool that the server's row names: one turn of its model.
+"""What a server asks of a model, answered by a run of the expert tool that the server's row names:
+one turn of its model.
 
-The messages were written by a server, so the expert tool must use no tools: then they can move nothing. The run is the calling
-agent's, as one that it had called itself: its budgets and energy bear it, and it is cancelled with the call.
+The messages were written by a server, so the expert tool must use no tools: then they can move
+nothing. The run is the calling agent's, as one that it had called itself: its budgets and energy
+bear it, and it is cancelled with the call.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Sampled:
         try:
             agent = await db_call(_agent, call.entry.offer.server.sampling_expert)
             if self._engine.run_catalogue(agent).entries:
-                raise Unanswered("The expert tool that answers questions of servers must not have tools.")
+                raise Unanswered(
+                    "The expert tool that answers questions of servers must not have tools."
+                )
             beginning = asyncio.ensure_future(db_call(_begin, call, text))
         except SlipsnisseError as error:
             raise Unanswered(error.message) from None
@@ -73,31 +77,44 @@ class Sampled:
 
 
 def asked(params: Mapping[str, Any]) -> str:
-    """The messages as one text. Raises Unanswered for what a text cannot say: pictures, sounds, tools."""
+    """The messages as one text. Raises Unanswered for what a text cannot say: pictures, sounds,
+    tools."""
     if params.get("tools") or params.get("toolChoice"):
-        raise Unanswered("The request contains tools. The model that answers it cannot use tools of a server.")
+        raise Unanswered(
+            "The request contains tools. The model that answers it cannot use tools of a server."
+        )
     messages = params.get("messages")
     said = [_said(message) for message in (messages if isinstance(messages, list) else [])]
     if not said:
         raise Unanswered("The request does not contain a message.")
     system = params.get("systemPrompt")
     parts = [f"Instructions:\n{system}"] if isinstance(system, str) and system else []
-    parts += [text for _, text in said] if len(said) == 1 else [f"{role}:\n{text}" for role, text in said]
+    parts += (
+        [text for _, text in said]
+        if len(said) == 1
+        else [f"{role}:\n{text}" for role, text in said]
+    )
     if len(whole := "\n\n".join(parts)) > _LONGEST:
         raise Unanswered(f"The messages must have at most {_LONGEST:,} characters together.")
     return whole
 
 
 def _said(message: object) -> tuple[str, str]:
-    role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+    role, content = (
+        (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+    )
     parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    texts = [
+        part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"
+    ]
     if (
         role not in ("user", "assistant")
         or len(texts) != len(parts)
         or not all(isinstance(each, str) for each in texts)
     ):
-        raise Unanswered("The messages contain something else than text. The model that answers them reads only text.")
+        raise Unanswered(
+            "The messages contain something else than text. The model that answers them reads only text."
+        )
     return str(role).capitalize(), "\n".join(map(str, texts))
 
 
@@ -105,7 +122,8 @@ def _expert(name: str) -> ExpertTool:
     found = ExpertTool.objects.filter(name=name, enabled=True).select_related("agent").first()
     if found is None:
         raise ConfigInvalid(
-            error_texts.not_found("enabled expert tool", name), remedy="Enable it, or choose another expert tool."
+            error_texts.not_found("enabled expert tool", name),
+            remedy="Enable it, or choose another expert tool.",
         )
     return found
 
@@ -116,20 +134,28 @@ def _agent(name: str) -> str:
 
 @transaction.atomic
 def _begin(call: Call, text: str) -> str:
-    catalogue, request = call.request.catalogue, call.request
+    catalogue = call.request.catalogue
+    request = call.request
     expert = _expert(call.entry.offer.server.sampling_expert)
     return runs.start(
-        expert=expert.name, arguments={text_parameter(expert): text}, origin=runs.SAMPLING,
-        caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
-        parent=request.request_id if request.origin == "run" else "", requester=request.requester,
+        expert=expert.name,
+        arguments={text_parameter(expert): text},
+        origin=runs.SAMPLING,
+        caller=catalogue.agent.slug,
+        endpoint=catalogue.endpoint.slug,
+        call_id=call.id,
+        parent=request.request_id if request.origin == "run" else "",
+        requester=request.requester,
         conversation=request.conversation,
-    ).pk  # fmt: skip
+    ).pk
 
 
 def _answer(run_id: str) -> dict[str, Any]:
     run = Run.objects.get(pk=run_id)
     if run.state != RunState.DONE:
-        raise Unanswered(f"The run of the expert tool ended without an answer: {run.exit or run.state}.")
+        raise Unanswered(
+            f"The run of the expert tool ended without an answer: {run.exit or run.state}."
+        )
     turn = run.turns.order_by("-number").first()
     return {
         "role": "assistant",
@@ -143,7 +169,11 @@ async def _given_up(beginning: asyncio.Future[str], call: Call) -> None:
     """The call is over: what it has begun is cancelled."""
     try:
         await db_call(
-            runs.cancel, run_id=await beginning, actor=call.request.catalogue.agent.slug, reason="caller left"
+            runs.cancel,
+            run_id=await beginning,
+            actor=call.request.catalogue.agent.slug,
+            reason="caller left",
         )
-    except (SlipsnisseError, Error):  # nothing was begun, or the clock cancels it once the call has ended
+    except (SlipsnisseError, Error):
+        # nothing was begun, or the clock cancels it once the call has ended
         return

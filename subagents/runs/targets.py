@@ -1,4 +1,5 @@
-"""From a model's row to what a request needs: address, key, options. Secrets are opened only here."""
+"""From a model's row to what a request needs: address, key, options. Secrets are opened only
+here."""
 
 from __future__ import annotations
 
@@ -24,17 +25,24 @@ _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
 
 
 def target_for(
-    model_id: int, *, temperature: float, at_most: float, options: Mapping[str, Any] = MappingProxyType({})
+    model_id: int,
+    *,
+    temperature: float,
+    at_most: float,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Target:
     """The address, key and options for one request to a model.
 
-    ``at_most``: seconds that the run has left; ``options`` replace the model's own. Raises ConfigInvalid when the key cannot be opened, and for a draft.
+    ``at_most``: seconds that the run has left; ``options`` replace the model's own. Raises
+    ConfigInvalid when the key cannot be opened, and for a draft.
     """
     model = _MODEL.get(id=model_id)
     provider = Provider(**{name: getattr(model, f"provider__{name}") for name in _PROVIDER})
     if problem := provider.draft_problem(model.overrides):
         raise ConfigInvalid(problem.sentence, remedy=problem.remedy)
-    found = combined(provider.kind, model.name, provider.options, spelled(model.overrides) | dict(options))
+    found = combined(
+        provider.kind, model.name, provider.options, spelled(model.overrides) | dict(options)
+    )
     return Target(
         kind=provider.kind,
         model=model.name,
@@ -51,18 +59,33 @@ def target_for(
 
 
 _PROVIDER = (
-    "uid", "slug", "kind", "base_url", "allowed_networks", "sealed_key", "sealed_headers", "options", "tool_choice",
-    "timeout", "confirmed_destination",
-)  # fmt: skip
+    "uid",
+    "slug",
+    "kind",
+    "base_url",
+    "allowed_networks",
+    "sealed_key",
+    "sealed_headers",
+    "options",
+    "tool_choice",
+    "timeout",
+    "confirmed_destination",
+)
 _MODEL = Select(
     LanguageModel.objects.filter(id=Given("id")).values_list(
-        "name", "max_output", "overrides", "tool_choice", *(f"provider__{name}" for name in _PROVIDER), named=True
+        "name",
+        "max_output",
+        "overrides",
+        "tool_choice",
+        *(f"provider__{name}" for name in _PROVIDER),
+        named=True,
     )
 )
 
 
 def _filled(provider: Provider, text: str, what: str) -> str:
-    """``${VAR}`` and ``${cred:NAME}`` as for servers: of our environment only what the operator lists is seen."""
+    """``${VAR}`` and ``${cred:NAME}`` as for servers: of our environment only what the operator
+    lists is seen."""
     filled = filled_in(text, f"provider:{provider.slug}")
     if filled is None:
         raise ConfigInvalid(
@@ -81,7 +104,8 @@ def _address(provider: Provider) -> str:
 
 
 def native_ollama(url: str) -> str:
-    """The root that its own API hangs from: without ``/v1`` (OpenAI's dialect) or ``/api`` at the end."""
+    """The root that its own API hangs from: without ``/v1`` (OpenAI's dialect) or ``/api`` at the
+    end."""
     url = url.rstrip("/")
     for ending in ("/v1", "/api"):
         url = url.removesuffix(ending)
@@ -89,5 +113,12 @@ def native_ollama(url: str) -> str:
 
 
 def _headers(provider: Provider) -> dict[str, str]:
-    own = {str(name): _filled(provider, str(value), f"header {name}") for name, value in provider.headers.items()}
-    return {"HTTP-Referer": settings.SITE_URL, **_ATTRIBUTION, **own} if provider.kind == Kind.OPENROUTER else own
+    own = {
+        str(name): _filled(provider, str(value), f"header {name}")
+        for name, value in provider.headers.items()
+    }
+    return (
+        {"HTTP-Referer": settings.SITE_URL, **_ATTRIBUTION, **own}
+        if provider.kind == Kind.OPENROUTER
+        else own
+    )

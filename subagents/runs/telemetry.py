@@ -1,4 +1,5 @@
-"""Figures of runs for ``GET /metrics``; those of the context guard in the names that the third source design gives."""
+"""Figures of runs for ``GET /metrics``; those of the context guard in the names that the third
+source design gives."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ GUARD_REMAINING = Gauge(
     ["provider", "model", "trigger", "outcome"],
 )
 TURNS = Counter("slipsnisse_turns", "Answers of models.", ["model"])
-ATTEMPTS = Counter("slipsnisse_model_troubles", "Requests to models that failed.", ["model", "trouble"])
+ATTEMPTS = Counter(
+    "slipsnisse_model_troubles", "Requests to models that failed.", ["model", "trouble"]
+)
 RUNS = Counter("slipsnisse_runs", "Runs that ended.", ["expert", "exit"])
 
 
@@ -25,5 +28,9 @@ def guard(target: TargetSpec, trigger: Trigger, outcome: Outcome, reckoning: Rec
     """The context guard has stopped something. Call it where the ORM may be used."""
     GUARD_EVENTS.inc(provider=target.provider, model=target.label, trigger=trigger, outcome=outcome)
     GUARD_REMAINING.set(
-        reckoning.remaining, provider=target.provider, model=target.label, trigger=trigger, outcome=outcome
+        reckoning.remaining,
+        provider=target.provider,
+        model=target.label,
+        trigger=trigger,
+        outcome=outcome,
     )

@@ -35,8 +35,11 @@ log = structlog.get_logger(__name__)
 
 _OPEN = {State.PENDING, State.READY}
 _MOST_ATTEMPTS = 3  # of a call that repeating cannot harm
-_PATIENCE = timedelta(hours=1)  # between looks at calls of which somebody else has the end; that wakes the run at once
-_LOOKS, _LOOK_EVERY = 40, 0.05  # for the record of a call that was just cancelled
+# between looks at calls of which somebody else has the end; that wakes the run at once
+_PATIENCE = timedelta(hours=1)
+# for the record of a call that was just cancelled
+_LOOKS = 40
+_LOOK_EVERY = 0.05
 _DEAD = {"CONNECTION_FAILED", "SERVER_DIED", "STALE_REVISION"}
 
 
@@ -61,29 +64,40 @@ async def make(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallV
 
 
 async def _make_one(results: _Results, call: CallView) -> Ended | None:
-    """The end, or None while there is none: people decide first, another run answers, or it is made once more."""
-    held, seen, tools = results.held, results.seen, results.tools
+    """The end, or None while there is none: people decide first, another run answers, or it is made
+    once more."""
+    held = results.held
+    seen = results.seen
+    tools = results.tools
     invocation, attempt = await db_call(records.start_call, held, call.id)
     failpoint("run_call_started")
-    end = _unreadable(call, seen) or await _in_time(tools, call, invocation, time_left(seen.spec, seen.spent))
+    end = _unreadable(call, seen) or await _in_time(
+        tools, call, invocation, time_left(seen.spec, seen.spent)
+    )
     if isinstance(end, Ended):
         return await results.settle(call, end, attempt)
-    if end is not State.DISPATCHED:  # which stays started: the next step finds out what becomes of it, and sleeps
+    # which stays started: the next step finds out what becomes of it, and sleeps
+    if end is not State.DISPATCHED:
         await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
     return None
 
 
 async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
     """What became of calls that somebody else has started; never by making them again blindly."""
-    results, open_ones = _Results(held, seen, tools), 0
+    results = _Results(held, seen, tools)
+    open_ones = 0
     for call in calls:
         found = await db_call(_found, call.invocation, tools.engine.recorder.writer)
         if found is None:  # its record comes before its first byte: nothing was sent
-            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+            await db_call(
+                records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED
+            )
         elif isinstance(found, Ended):
             await results.settle(call, found, call.attempt)
         elif found in _OPEN:
-            await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
+            await db_call(
+                records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING
+            )
         else:
             open_ones += 1
     if not open_ones:
@@ -92,54 +106,80 @@ async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[C
 
 
 def _found(invocation: str, writer: str) -> Ended | State | None:
-    """What the records say of a call that an earlier worker has started. Of one that has lost the run, nobody waits for the end."""
+    """What the records say of a call that an earlier worker has started. Of one that has lost the
+    run, nobody waits for the end."""
     found = recorded(invocation)
-    return recorded(invocation) if found == State.DISPATCHED and reaping.give_up(invocation, writer) else found
+    return (
+        recorded(invocation)
+        if found == State.DISPATCHED and reaping.give_up(invocation, writer)
+        else found
+    )
 
 
-async def look_at_waiting(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]) -> bool:
+async def look_at_waiting(
+    held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallView]
+) -> bool:
     """Take what people have decided meanwhile; sleep when they have decided nothing."""
-    results, news = _Results(held, seen, tools), False
+    results = _Results(held, seen, tools)
+    news = False
     for call in calls:
         found = await db_call(recorded, call.invocation)
         if isinstance(found, Ended):
             await db_call(records.resumed, held)
             await results.admit(call, found, was=CallState.WAITING)
             news = True
-    return news or not await db_call(records.sleep, held, waiting=True, wake_at=reckoned_now() + _PATIENCE)
+    return news or not await db_call(
+        records.sleep, held, waiting=True, wake_at=reckoned_now() + _PATIENCE
+    )
 
 
 class _Results:
     """The results of one step, written down as they come, under the context guard."""
 
     def __init__(self, held: Lease, seen: RunView, tools: Toolbox) -> None:
-        self.held, self.seen, self.tools = held, seen, tools
+        self.held = held
+        self.seen = seen
+        self.tools = tools
         self._lock = asyncio.Lock()
         self._room: context.Room | None = None
 
     async def settle(self, call: CallView, end: Ended, attempt: int) -> Ended | None:
-        """Write the end down, unless nobody knows it and making the call again cannot harm: None then."""
-        if end.state == CallState.UNKNOWN and self.tools.repeatable(call.name) and attempt < _MOST_ATTEMPTS:
-            await db_call(records.move_call, self.held, call.id, was=CallState.STARTED, to=CallState.PLANNED)
+        """Write the end down, unless nobody knows it and making the call again cannot harm: None
+        then."""
+        if (
+            end.state == CallState.UNKNOWN
+            and self.tools.repeatable(call.name)
+            and attempt < _MOST_ATTEMPTS
+        ):
+            await db_call(
+                records.move_call, self.held, call.id, was=CallState.STARTED, to=CallState.PLANNED
+            )
             return None
         await self.admit(call, end, was=CallState.STARTED)
         return end
 
     async def admit(self, call: CallView, end: Ended, *, was: CallState) -> None:
-        """Write the end down as the model will read it: whole, as a first page, or refused by the guard."""
+        """Write the end down as the model will read it: whole, as a first page, or refused by the
+        guard."""
         held = self.held
         async with self._lock:
             shown, store = _sized(end, self.seen, call)
             target = max(self.seen.spec.targets, key=lambda t: t.room, default=None)
-            over = None if target is None else await asyncio.to_thread(self._over, target, shown.text)
+            over = (
+                None if target is None else await asyncio.to_thread(self._over, target, shown.text)
+            )
             if target is not None and over is not None:
                 await db_call(telemetry.guard, target, Trigger.TOOL, Outcome.FINAL, over)
-                shown = Ended(end.state, REFUSAL, end.whole, is_error=True, facts=end.facts | _details(over))
+                shown = Ended(
+                    end.state, REFUSAL, end.whole, is_error=True, facts=end.facts | _details(over)
+                )
                 log.info("agent:context", run=held.key, call=call.name, **_details(over))
                 await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
             energy = self.tools.energy(call.name)
             failpoint("run_call_answered")
-            write = partial(db_call, records.end_call, held, call.id, shown, was=was, store=store, energy=energy)
+            write = partial(
+                db_call, records.end_call, held, call.id, shown, was=was, store=store, energy=energy
+            )
             await patiently(write)
             failpoint("run_call_ended")
 
@@ -165,7 +205,8 @@ def _details(reckoning: Reckoning) -> dict[str, int]:
 
 
 def _known(seen: RunView, count: Any) -> int:
-    """Tokens that the next request has already: the last one with its answer, and results that came since."""
+    """Tokens that the next request has already: the last one with its answer, and results that came
+    since."""
     last = seen.turns[-1]
     billed = (last.input_tokens or round(last.estimated * 1.15)) + last.output_tokens
     return billed + sum(count(call.result) for call in last.calls if call.result)
@@ -174,15 +215,21 @@ def _known(seen: RunView, count: Any) -> int:
 def _sized(end: Ended, seen: RunView, call: CallView) -> tuple[Ended, bool]:
     """A result over the limit is stored; the model gets its beginning and how to read on."""
     limit = seen.spec.max_result_bytes
-    if len(end.text.encode(errors="surrogatepass")) <= limit or call.name == outputs.TOOL["function"]["name"]:
+    if (
+        len(end.text.encode(errors="surrogatepass")) <= limit
+        or call.name == outputs.TOOL["function"]["name"]
+    ):
         return end, False
     handle = outputs.handle_of(seen.id, f"{call.turn}/{call.index}")
     text = outputs.preview(handle, end.text, limit=limit)
     return Ended(end.state, text, end.text, end.is_error, end.facts), True
 
 
-async def _in_time(tools: Toolbox, call: CallView, invocation: str, seconds: float) -> Ended | State:
-    """A call that outlasts the run's time is cancelled, down to its server; what became of it is in its record."""
+async def _in_time(
+    tools: Toolbox, call: CallView, invocation: str, seconds: float
+) -> Ended | State:
+    """A call that outlasts the run's time is cancelled, down to its server; what became of it is in
+    its record."""
     try:
         async with asyncio.timeout(seconds):
             return await _made(tools, call, invocation)
@@ -197,7 +244,8 @@ async def _in_time(tools: Toolbox, call: CallView, invocation: str, seconds: flo
 
 
 async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | State:
-    """The call's end, or its state while it has none: held for people, or answered by a run of its own."""
+    """The call's end, or its state while it has none: held for people, or answered by a run of its
+    own."""
     arguments: dict[str, Any] = json.loads(call.arguments or "{}")
     arguments, read = tools.meant(call.name, arguments)
     if read:
@@ -211,9 +259,12 @@ async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | Stat
 
 
 async def _refuse_all(held: Lease, why: Exit, calls: Sequence[CallView]) -> bool:
-    """What an operator wanted made again was made once: of that, what was told before stays true."""
+    """What an operator wanted made again was made once: of that, what was told before stays
+    true."""
     text = (
-        REFUSAL if why == Exit.TOKEN_LIMIT else failure("the run must give its final answer, so this call was not made")
+        REFUSAL
+        if why == Exit.TOKEN_LIMIT
+        else failure("the run must give its final answer, so this call was not made")
     )
     for call in calls:
         end = Ended(CallState.REFUSED, text, is_error=True)
@@ -227,7 +278,9 @@ def _unreadable(call: CallView, seen: RunView) -> Ended | None:
     """Why arguments are none, in words that help the model to do better."""
     try:
         value = json.loads(call.arguments or "{}")
-        problem = "" if isinstance(value, dict) and BROKEN not in value else "they are a different type"
+        problem = (
+            "" if isinstance(value, dict) and BROKEN not in value else "they are a different type"
+        )
     except ValueError as error:
         problem = str(error)
     if not problem:
@@ -237,7 +290,9 @@ def _unreadable(call: CallView, seen: RunView) -> Ended | None:
             "Your answer was cut off at your output limit, so the arguments are incomplete and nothing was called. "
             "Call the tool again with shorter arguments, or split the work into several calls."
         )
-    return _refused(f"The arguments are not a JSON object ({problem}). Call the tool again with a valid one.")
+    return _refused(
+        f"The arguments are not a JSON object ({problem}). Call the tool again with a valid one."
+    )
 
 
 def _refused(text: str) -> Ended:
@@ -249,8 +304,8 @@ def _died(end: Ended) -> bool:
 
 
 async def until_recorded(run_id: str) -> None:
-    """Wait for the records of calls that were cancelled just now: their ends are written a moment later. Not for long, as of
-    a call whose worker has died, the end comes much later."""
+    """Wait for the records of calls that were cancelled just now: their ends are written a moment
+    later. Not for long, as of a call whose worker has died, the end comes much later."""
     for _ in range(_LOOKS):
         if not await db_call(has_open_record, run_id):
             return
@@ -259,7 +314,9 @@ async def until_recorded(run_id: str) -> None:
 
 def has_open_record(run_id: str) -> bool:
     """Whether a call of the run was sent, and its record has no end."""
-    calls = ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED).values_list("invocation", flat=True)
+    calls = ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED).values_list(
+        "invocation", flat=True
+    )
     return any(recorded(call) is State.DISPATCHED for call in calls)
 
 
@@ -268,11 +325,14 @@ def settle_started(run_id: str) -> None:
     for call in ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED):
         found = recorded(call.invocation)
         if found is None:
-            state, text = CallState.CANCELLED, ""
+            state = CallState.CANCELLED
+            text = ""
         elif isinstance(found, Ended):
-            state, text = found.state, found.text
+            state = found.state
+            text = found.text
         else:
-            state, text = CallState.UNKNOWN, "The run ended before this call was answered."
+            state = CallState.UNKNOWN
+            text = "The run ended before this call was answered."
         ToolCall.objects.filter(pk=call.pk, state=CallState.STARTED).update(
             state=state, result=text, finished_at=timezone.now()
         )

@@ -1,9 +1,10 @@
-"""Expert tools as tools of an endpoint: offered to those who may use them, served by starting a run.
+"""Expert tools as tools of an endpoint: offered to those who may use them, served by starting a
+run.
 
-The process that was called only starts the run; a worker does the work. A caller that takes tasks gets a
-handle, and the run's end is written into the call by whoever ends the run, so nobody has to wait. For any
-other this process watches the run's row; if such a caller goes away, the run is cancelled, down to the
-call that is out at a server.
+The process that was called only starts the run; a worker does the work. A caller that takes tasks
+gets a handle, and the run's end is written into the call by whoever ends the run, so nobody has to
+wait. For any other this process watches the run's row; if such a caller goes away, the run is
+cancelled, down to the call that is out at a server.
 """
 
 from __future__ import annotations
@@ -57,9 +58,16 @@ KIND = "expert"
 _RENEW_EVERY = 20.0  # seconds between signs that this process waits still, see ``long_calls.KEEP``
 _POLL_MS = 1_000
 _SERVER = ServerSpec(
-    id=-2, slug=SERVER, title="Expert tools", revision=0, transport="none", connect_mode="none", request_timeout=30.0,
-    max_message_bytes=0, available=True,
-)  # fmt: skip
+    id=-2,
+    slug=SERVER,
+    title="Expert tools",
+    revision=0,
+    transport="none",
+    connect_mode="none",
+    request_timeout=30.0,
+    max_message_bytes=0,
+    available=True,
+)
 
 
 class ExpertTools:
@@ -67,12 +75,17 @@ class ExpertTools:
 
     kind = KIND
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
         """The expert tools that this agent may call on this endpoint."""
         for expert in snapshot.sections.get(SECTION, ()):
             here = endpoint.slug == RUNS.slug or endpoint.slug in expert.endpoints
             if here and agent.slug in expert.users and expert.agent in snapshot.agents:
-                formats = takes_formats(expert.input_schema) and find_mcp_headend(snapshot, endpoint.slug) is not None
+                formats = (
+                    takes_formats(expert.input_schema)
+                    and find_mcp_headend(snapshot, endpoint.slug) is not None
+                )
                 tool = _tool(expert, snapshot, now, formats=formats)
                 yield Offer(KIND, _SERVER, tool, own=True, spends=True)
 
@@ -85,13 +98,17 @@ def find_expert(snapshot: Snapshot, name: str) -> Offered | None:
 def with_any_format(catalogue: Catalogue, entry: Entry, expert: Offered) -> Catalogue:
     """Return a catalogue with this entry only, which accepts a format but does not require one."""
     if not takes_formats(expert.input_schema):
-        return Catalogue(catalogue.endpoint, catalogue.agent, {entry.name: entry}, catalogue.valid_until)
+        return Catalogue(
+            catalogue.endpoint, catalogue.agent, {entry.name: entry}, catalogue.valid_until
+        )
     shown = {key: value for key, value in entry.offer.tool.data.items() if key != "outputSchema"}
     shown["inputSchema"] = with_formats(expert.input_schema, required=False)
     hashed = digest(stored(shown), expert.version)
     tool = replace(entry.offer.tool, data=shown, definition_hash=hashed)
     widened = Entry(entry.name, replace(entry.offer, tool=tool), shown)
-    return Catalogue(catalogue.endpoint, catalogue.agent, {entry.name: widened}, catalogue.valid_until)
+    return Catalogue(
+        catalogue.endpoint, catalogue.agent, {entry.name: widened}, catalogue.valid_until
+    )
 
 
 def _tool(expert: Offered, snapshot: Snapshot, now: float, *, formats: bool) -> ToolSpec:
@@ -106,9 +123,13 @@ def _tool(expert: Offered, snapshot: Snapshot, now: float, *, formats: bool) -> 
         listing["outputSchema"] = dict(expert.output_schema)
     hashed = digest(stored(listing), expert.version)
     return ToolSpec(
-        id=-1000 - expert.id, server_id=_SERVER.id, name=expert.name, definition_hash=hashed, data=listing,
+        id=-1000 - expert.id,
+        server_id=_SERVER.id,
+        name=expert.name,
+        definition_hash=hashed,
+        data=listing,
         idempotent=False,
-    )  # fmt: skip
+    )
 
 
 def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, bool]:
@@ -120,7 +141,8 @@ def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, 
     risks = [
         risk_of(tool)
         for tool in snapshot.tools.values()
-        if (server := snapshot.servers.get(tool.server_id)) and may_see(agent, RUNS, server, tool, now)
+        if (server := snapshot.servers.get(tool.server_id))
+        and may_see(agent, RUNS, server, tool, now)
     ]
     return {
         "readOnlyHint": all(risk.read_only for risk in risks),
@@ -131,7 +153,8 @@ def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, 
 
 
 def expert_source(engine: Engine) -> tuple[Source, Dispatcher]:
-    """The source and its dispatcher for an engine; registered with ``calls.more_sources.add_source``."""
+    """The source and its dispatcher for an engine; registered with
+    ``calls.more_sources.add_source``."""
     return ExpertTools(), ExpertDispatcher(engine)
 
 
@@ -144,7 +167,8 @@ class Begun:
 
 
 class ExpertDispatcher:
-    """Starts a run. A caller that takes tasks gets a handle at once; for others this tells progress and waits."""
+    """Starts a run. A caller that takes tasks gets a handle at once; for others this tells progress
+    and waits."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -160,7 +184,9 @@ class ExpertDispatcher:
         headend = find_mcp_headend(self._engine.live.current, call.request.catalogue.endpoint.slug)
         if headend is None:
             return await self._made(call, on_sent)
-        place = await self._queue.join(headend, agent=call.request.catalogue.agent.slug, fingerprint=call.id)
+        place = await self._queue.join(
+            headend, agent=call.request.catalogue.agent.slug, fingerprint=call.id
+        )
         given_up = False
         try:
             await self._turn(headend, place, call)
@@ -200,10 +226,12 @@ class ExpertDispatcher:
             await asyncio.shield(self._queue.leave(place))
 
     async def _made(self, call: Call, on_sent: Callable[[], None]) -> dict[str, Any]:
-        arguments, answer_format = await asyncio.to_thread(_split, call)  # compiling a schema may take a moment
+        # compiling a schema may take a moment
+        arguments, answer_format = await asyncio.to_thread(_split, call)
         beginning = asyncio.ensure_future(db_call(_begin, call, arguments, answer_format))
         try:
-            # The transaction that begins the run ends by itself; only then is it known what has to be cancelled.
+            # The transaction that begins the run ends by itself; only then is it known what has to
+            # be cancelled.
             begun = await _heard(beginning, call)
         except asyncio.CancelledError:
             on_sent()  # perhaps it was begun already
@@ -225,19 +253,31 @@ class ExpertDispatcher:
         if expert is None or not expert.cache_seconds:
             return None
         arguments, answer_format = _split(call)
-        tools = Toolbox(self._engine, self._engine.run_catalogue(expert.agent), run="", expert=name).fingerprint
+        tools = Toolbox(
+            self._engine, self._engine.run_catalogue(expert.agent), run="", expert=name
+        ).fingerprint
         run = await db_call(
-            runs.answered, expert=name, arguments=arguments, tools=tools, answer_format=answer_format,
-            caller=call.request.catalogue.agent.slug, seconds=expert.cache_seconds, now=timezone.now(),
-        )  # fmt: skip
+            runs.answered,
+            expert=name,
+            arguments=arguments,
+            tools=tools,
+            answer_format=answer_format,
+            caller=call.request.catalogue.agent.slug,
+            seconds=expert.cache_seconds,
+            now=timezone.now(),
+        )
         return given_again(run) if run is not None else None
 
     async def _ended(self, run_id: str, call: Call) -> Run:
-        now, renewed = Seen(False, -1, -1, ""), time.monotonic()
+        now = Seen(False, -1, -1, "")
+        renewed = time.monotonic()
         while not now.ended:
-            before, now = now, await self._watch.until_not(run_id, now, _RENEW_EVERY)
+            before = now
+            now = await self._watch.until_not(run_id, now, _RENEW_EVERY)
             if now != before and call.request.on_progress is not None:
-                call.request.on_progress(float(now.turns + now.calls), None, f"Step {now.turns + 1}: {now.doing}")
+                call.request.on_progress(
+                    float(now.turns + now.calls), None, f"Step {now.turns + 1}: {now.doing}"
+                )
             if time.monotonic() - renewed >= _RENEW_EVERY:
                 renewed = time.monotonic()
                 await _keep(call)
@@ -262,25 +302,39 @@ def _split(call: Call) -> tuple[dict[str, Any], AnswerFormat]:
     """Split the arguments into those of the expert tool and the format of the answer."""
     arguments = json.loads(call.arguments_json)
     offered = call.entry.offer.tool.data["inputSchema"].get("properties") or {}
-    return split_format(arguments) if offered.get(FORMAT) is FORMAT_SCHEMA else (arguments, OWN_FORMAT)
+    return (
+        split_format(arguments) if offered.get(FORMAT) is FORMAT_SCHEMA else (arguments, OWN_FORMAT)
+    )
 
 
 @transaction.atomic
 def _begin(call: Call, arguments: Mapping[str, Any], answer_format: AnswerFormat) -> Begun:
     """The run, and where the host takes tasks the handle, together or not at all."""
-    catalogue, request = call.request.catalogue, call.request
+    catalogue = call.request.catalogue
+    request = call.request
     run = runs.start(
-        expert=call.entry.offer.tool.name, arguments=arguments, answer_format=answer_format, origin=runs.CALL,
-        caller=catalogue.agent.slug, endpoint=catalogue.endpoint.slug, call_id=call.id,
-        parent=request.request_id if request.origin == "run" else "", requester=request.requester,
+        expert=call.entry.offer.tool.name,
+        arguments=arguments,
+        answer_format=answer_format,
+        origin=runs.CALL,
+        caller=catalogue.agent.slug,
+        endpoint=catalogue.endpoint.slug,
+        call_id=call.id,
+        parent=request.request_id if request.origin == "run" else "",
+        requester=request.requester,
         conversation=request.conversation,
-    )  # fmt: skip
+    )
     if not request.host.tasks:
         return Begun(run.pk)
     task = long_calls.hand_over(
-        call_id=call.id, fence=call.fence, agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
-        ttl_ms=host_tasks.KEPT_MS, poll_ms=_POLL_MS, message="Waiting for a worker.",
-    )  # fmt: skip
+        call_id=call.id,
+        fence=call.fence,
+        agent=catalogue.agent.slug,
+        endpoint=catalogue.endpoint.slug,
+        ttl_ms=host_tasks.KEPT_MS,
+        poll_ms=_POLL_MS,
+        message="Waiting for a worker.",
+    )
     if task is None:
         raise Conflict("The call ended before its run was started.", remedy="Repeat the call.")
     failpoint("run_begun")
@@ -288,7 +342,8 @@ def _begin(call: Call, arguments: Mapping[str, Any], answer_format: AnswerFormat
 
 
 async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
-    """What was begun, also where its commit was not heard of: that is looked up before anything is said.
+    """What was begun, also where its commit was not heard of: that is looked up before anything is
+    said.
 
     Raises Error when nothing was begun, DownstreamError (sent) when nobody knows.
     """
@@ -300,7 +355,9 @@ async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
         except Error:
             if not unheard(error):
                 raise error from None
-            doubt = "It is not known whether the run was started, because the database is unavailable."
+            doubt = (
+                "It is not known whether the run was started, because the database is unavailable."
+            )
             raise DownstreamError(
                 doubt, remedy="Check in a moment whether a run for this call exists.", sent=True
             ) from error
@@ -316,7 +373,8 @@ def _begun(call_id: str) -> Begun | None:
 
 
 async def _given_up(beginning: asyncio.Future[Begun], call: Call) -> None:
-    """The caller is gone: what it has begun is cancelled, down to the call that is out at a server."""
+    """The caller is gone: what it has begun is cancelled, down to the call that is out at a
+    server."""
     caller = call.request.catalogue.agent.slug
     with suppress(SlipsnisseError):  # then nothing was begun
         begun = await _heard(beginning, call)

@@ -1,7 +1,7 @@
 """The tools of one run, and the way to them: the same pipeline as every other call.
 
-The catalogue of the expert tool's own agent is the whole world of the model: a name that is not in it
-does not exist, however it is spelled.
+The catalogue of the expert tool's own agent is the whole world of the model: a name that is not in
+it does not exist, however it is spelled.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ HOST = Host(name="run", transport="run", tasks=True)  # a held call gives its ha
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """``definitions`` in OpenAI's shape, sorted by name so that providers' caches see the same prefix.
+    """``definitions`` in OpenAI's shape, sorted by name so that providers' caches see the same
+    prefix.
 
-    ``catalogue``: of this moment (``Engine.run_catalogue``), so that a grant withdrawn binds a running run as well.
+    ``catalogue``: of this moment (``Engine.run_catalogue``), so that a grant withdrawn binds a
+    running run as well.
     """
 
     engine: Engine
@@ -48,23 +50,33 @@ class Toolbox:
     run: str
     expert: str
     requester: Requester = NOBODY  # the person who started the run: its calls are theirs
-    payers: tuple[str, ...] = ()  # the agents whose calls have led to the run, and the endpoint by which they came
+    # the agents whose calls have led to the run, and the endpoint by which they came
+    payers: tuple[str, ...] = ()
     conversation: str = ""  # the id of that which the run, and so its calls, belong to
 
     @property
     def read_only(self) -> frozenset[str]:
-        """Tools that an operator has confirmed to change nothing; ours to read stored outputs is one."""
-        names = (name for name, entry in self.catalogue.entries.items() if risk_of(entry.offer.tool).read_only)
+        """Tools that an operator has confirmed to change nothing; ours to read stored outputs is
+        one."""
+        names = (
+            name
+            for name, entry in self.catalogue.entries.items()
+            if risk_of(entry.offer.tool).read_only
+        )
         return frozenset((outputs.TOOL["function"]["name"], *names))
 
     @property
     def fingerprint(self) -> str:
         """Of what the model may use at this moment; grants end by the clock, too."""
-        names = sorted((name, entry.offer.tool.definition_hash) for name, entry in self.catalogue.entries.items())
+        names = sorted(
+            (name, entry.offer.tool.definition_hash)
+            for name, entry in self.catalogue.entries.items()
+        )
         return digest(stored(names))
 
     def repeatable(self, name: str) -> bool:
-        """Whether an operator marked the tool read-only or idempotent, so that repeating it cannot harm."""
+        """Whether an operator marked the tool read-only or idempotent, so that repeating it cannot
+        harm."""
         entry = self.catalogue.find(name)
         return name in self.read_only or (entry is not None and entry.offer.tool.idempotent)
 
@@ -81,11 +93,15 @@ class Toolbox:
 
     def instructions(self) -> dict[str, str]:
         """What each server says about its tools, as it was approved with them."""
-        said = ((e.offer.server.slug, e.offer.tool.instructions) for e in self.catalogue.entries.values())
+        said = (
+            (e.offer.server.slug, e.offer.tool.instructions)
+            for e in self.catalogue.entries.values()
+        )
         return {server: text for server, text in said if text}
 
     def meant(self, name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """The arguments as the tool's schema reads them, before anything is decided on them; see ``coercion``."""
+        """The arguments as the tool's schema reads them, before anything is decided on them; see
+        ``coercion``."""
         entry = self.catalogue.find(name)
         schema = entry.listing.get("inputSchema") if entry else None
         return coerced(_OUTPUT["parameters"] if name == _OUTPUT["name"] else schema, arguments)
@@ -99,7 +115,8 @@ class Toolbox:
         )
 
     def joins(self, call: CallView) -> bool:
-        """Whether a call may be made at the same time as others: its tool only reads, or no person is asked about it."""
+        """Whether a call may be made at the same time as others: its tool only reads, or no person
+        is asked about it."""
         if call.read_only:
             return True
         try:
@@ -110,9 +127,15 @@ class Toolbox:
         return judged.call.decision.outcome is Outcome.ALLOW
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], *, invocation: str, on_progress: OnProgress | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        invocation: str,
+        on_progress: OnProgress | None = None,
     ) -> CallOutcome:
-        """Make the call through the pipeline. PENDING or READY means: people decide, look again later.
+        """Make the call through the pipeline. PENDING or READY means: people decide, look again
+        later.
 
         In the caller's own task: who cancels it waits until what it has started is gone.
         """
@@ -121,10 +144,20 @@ class Toolbox:
 
     def _request(self, name: str, arguments: Mapping[str, Any], **more: Any) -> CallRequest:
         return CallRequest(
-            self.catalogue, name, arguments, "run", host_name=self.expert, request_id=self.run, host=HOST, expert=self.expert,
-            requester=self.requester, conversation=self.conversation, session=session_of_run(self.run),
-            behind=self.engine.live.current.paying(self.payers), **more,
-        )  # fmt: skip
+            self.catalogue,
+            name,
+            arguments,
+            "run",
+            host_name=self.expert,
+            request_id=self.run,
+            host=HOST,
+            expert=self.expert,
+            requester=self.requester,
+            conversation=self.conversation,
+            session=session_of_run(self.run),
+            behind=self.engine.live.current.paying(self.payers),
+            **more,
+        )
 
     def leave(self) -> None:
         """The run has ended: its own connections to servers close, in the background."""
@@ -145,21 +178,31 @@ def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:
 def ended(outcome: CallOutcome) -> Ended:
     """What the model reads of a call that has ended."""
     if outcome.state == State.UNKNOWN:
-        text = f"{TIMED_OUT}. {UNKNOWN_OUTCOME}" if outcome.error_code == "TIMEOUT" else UNKNOWN_OUTCOME
+        text = (
+            f"{TIMED_OUT}. {UNKNOWN_OUTCOME}"
+            if outcome.error_code == "TIMEOUT"
+            else UNKNOWN_OUTCOME
+        )
         return Ended(CallState.UNKNOWN, text, is_error=True, facts={"code": outcome.error_code})
     if outcome.result is not None:
-        text, links = outputs.flattened(outcome.result), outputs.find_links(outcome.result)
+        text = outputs.flattened(outcome.result)
+        links = outputs.find_links(outcome.result)
         facts = {"links": links} if links else {}
         if outcome.state == State.SUCCEEDED:
             return Ended(CallState.DONE, text, text, facts=facts)
         return Ended(CallState.FAILED, failure(text), text, is_error=True, facts=facts)
     words = failure(f"{outcome.message} {outcome.remedy}".strip())
-    state = CallState.FAILED if outcome.state in (State.TOOL_ERROR, State.NOT_SENT) else CallState.REFUSED
+    state = (
+        CallState.FAILED
+        if outcome.state in (State.TOOL_ERROR, State.NOT_SENT)
+        else CallState.REFUSED
+    )
     return Ended(state, words, is_error=True, facts={"code": outcome.error_code})
 
 
 def recorded(invocation: str) -> Ended | State | None:
-    """What the records say of a call: its end, its state while it is open, None if it was never begun."""
+    """What the records say of a call: its end, its state while it is open, None if it was never
+    begun."""
     call = Invocation.objects.filter(pk=invocation).first()
     if call is None:
         return None
@@ -174,10 +217,16 @@ def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
         return Ended(CallState.REFUSED, failure(" ".join(wrong)), is_error=True)
     kept = StoredOutput.objects.filter(pk=arguments["handle"], run_id=run).first()
     if kept is None:
-        return Ended(CallState.REFUSED, failure("No stored output with this handle."), is_error=True)
+        return Ended(
+            CallState.REFUSED, failure("No stored output with this handle."), is_error=True
+        )
     if "find" in arguments:
         return _done(outputs.found(kept.text, arguments["find"]))
-    page = outputs.page(kept.text, from_line=int(arguments.get("from_line", 1)), lines=int(arguments.get("lines", 200)))
+    page = outputs.page(
+        kept.text,
+        from_line=int(arguments.get("from_line", 1)),
+        lines=int(arguments.get("lines", 200)),
+    )
     return _done(f"Lines {page.first} to {page.last} of {page.of}:\n{page.text}")
 
 

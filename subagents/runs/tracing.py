@@ -1,4 +1,5 @@
-"""Records the HTTP requests of traced runs to model providers, without secrets. ``mcprun --trace-llm`` prints them."""
+"""Records the HTTP requests of traced runs to model providers, without secrets. ``mcprun
+--trace-llm`` prints them."""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ log = structlog.get_logger(__name__)
 LONGEST_BODY = 64 * 1024  # characters of a body, after the secrets were removed
 _SHORTEST_SECRET = 4  # characters
 _LONGEST = 2**31  # characters: nothing is cut before the secrets are removed
-_ATTRIBUTION = frozenset({"http-referer", "x-openrouter-title", "user-agent"})  # headers of ours that are public
+# headers of ours that are public
+_ATTRIBUTION = frozenset({"http-referer", "x-openrouter-title", "user-agent"})
 _COOKIES = frozenset({"cookie", "set-cookie"})
 
 
 async def record(run: str, target: Target, observed: Sequence[ObservedRequest]) -> None:
-    """Store the requests of one turn. If the database fails, the run continues without this part of its trace."""
+    """Store the requests of one turn. If the database fails, the run continues without this part of
+    its trace."""
     try:
         await db_call(store, run, target, observed)
     except Error:
@@ -39,7 +42,9 @@ async def record(run: str, target: Target, observed: Sequence[ObservedRequest]) 
 def store(run: str, target: Target, observed: Sequence[ObservedRequest]) -> None:
     """Remove the secrets, and write one row for each request."""
     TracedRequest.objects.bulk_create(
-        TracedRequest(run_id=run, at=each.began, text=json.dumps(describe(target, each), ensure_ascii=False))
+        TracedRequest(
+            run_id=run, at=each.began, text=json.dumps(describe(target, each), ensure_ascii=False)
+        )
         for each in observed
     )
 
@@ -47,10 +52,15 @@ def store(run: str, target: Target, observed: Sequence[ObservedRequest]) -> None
 def describe(target: Target, observed: ObservedRequest) -> dict[str, Any]:
     """Return the request and its answer as a JSON object without secrets.
 
-    The key, the values of the provider's own headers and the password of its address are removed from all parts, also if they
-    are encoded. Other secrets are recognised by the names of headers and parameters.
+    The key, the values of the provider's own headers and the password of its address are removed
+    from all parts, also if they are encoded. Other secrets are recognised by the names of headers
+    and parameters.
     """
-    own = {name.lower(): value for name, value in target.headers.items() if name.lower() not in _ATTRIBUTION}
+    own = {
+        name.lower(): value
+        for name, value in target.headers.items()
+        if name.lower() not in _ATTRIBUTION
+    }
     secrets = {target.key, *own.values(), *secrets_in(pairs=own, url=target.base_url)}
     redactor = Redactor(secrets, shortest=_SHORTEST_SECRET)
 
@@ -60,7 +70,9 @@ def describe(target: Target, observed: ObservedRequest) -> dict[str, Any]:
     def clean_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
         hidden = own.keys() | _COOKIES
         return {
-            clean(name): MASK if name.lower() in hidden or is_secret_name(name) else clean_address(value)
+            clean(name): MASK
+            if name.lower() in hidden or is_secret_name(name)
+            else clean_address(value)
             for name, value in headers
         }
 

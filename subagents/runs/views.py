@@ -41,7 +41,8 @@ class RunView:
 
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
-    """The run as it stands; ``read_only`` are the tools that an operator has confirmed to change nothing."""
+    """The run as it stands; ``read_only`` are the tools that an operator has confirmed to change
+    nothing."""
     run = _RUN.get(id=run_id)
     turns = _turns(run_id, frozenset(read_only))
     attempts = _ATTEMPTS.rows(run=run_id, turn_number=len(turns) + 1)
@@ -61,10 +62,29 @@ def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunV
 
 _RUN = Select(
     Run.objects.filter(id=Given("id")).values_list(
-        "id", "version_id", "version__hash", "asks_id", "arguments", "final_reason", "cancel_requested", "depth",
-        "answer_format", "answer_schema", "model_options", "is_traced", "started_at", "waited_seconds", "waiting_since", "lost_seconds", "input_tokens", "output_tokens", "cost", "energy", named=True,
+        "id",
+        "version_id",
+        "version__hash",
+        "asks_id",
+        "arguments",
+        "final_reason",
+        "cancel_requested",
+        "depth",
+        "answer_format",
+        "answer_schema",
+        "model_options",
+        "is_traced",
+        "started_at",
+        "waited_seconds",
+        "waiting_since",
+        "lost_seconds",
+        "input_tokens",
+        "output_tokens",
+        "cost",
+        "energy",
+        named=True,
     )
-)  # fmt: skip
+)
 _ATTEMPTS = Select(
     Attempt.objects.filter(run=Given("run"), turn_number=Given("turn_number"))
     .order_by("id")
@@ -94,9 +114,12 @@ def _body(hash: str, version_id: int) -> Mapping[str, Any]:
 
 
 def spec_of(body: Mapping[str, Any]) -> ExpertSpec:
-    """The spec in a version's body. Models are read as they are now: keys and prices change without a new version."""
+    """The spec in a version's body. Models are read as they are now: keys and prices change without
+    a new version."""
     asked = {f"model{at}": pk for at, pk in enumerate(body["targets"])}
-    known = {row.id: _target_of(row) for row in (_models(len(asked)).rows(**asked) if asked else ())}
+    known = {
+        row.id: _target_of(row) for row in (_models(len(asked)).rows(**asked) if asked else ())
+    }
     targets = tuple(known[pk] for pk in body["targets"] if pk in known)
     fields = {key: body[key] for key in _PLAIN if key in body}
     cost = body.get("max_cost")
@@ -104,10 +127,23 @@ def spec_of(body: Mapping[str, Any]) -> ExpertSpec:
 
 
 _PLAIN = (
-    "name", "description", "input_schema", "system_prompt", "max_steps", "max_seconds", "max_tokens", "max_energy",
-    "max_calls", "parallelism", "parallel", "output_schema", "tool_instructions", "fail_on_server_death", "max_result_bytes",
+    "name",
+    "description",
+    "input_schema",
+    "system_prompt",
+    "max_steps",
+    "max_seconds",
+    "max_tokens",
+    "max_energy",
+    "max_calls",
+    "parallelism",
+    "parallel",
+    "output_schema",
+    "tool_instructions",
+    "fail_on_server_death",
+    "max_result_bytes",
     "temperature",
-)  # fmt: skip
+)
 
 
 @lru_cache
@@ -115,11 +151,25 @@ def _models(count: int) -> Select:
     """So many models by their keys."""
     keys: list[Any] = [Given(f"model{at}", like="id") for at in range(count)]
     return Select(
-        LanguageModel.objects.filter(id__in=keys, enabled=True, provider__enabled=True).order_by().values_list(
-            "id", "name", "provider__slug", "context_window", "max_output", "buffer_tokens", "tokenizer", "input_price",
-            "output_price", "cache_read_price", "cache_write_price", "free", "provider__kind", named=True,
+        LanguageModel.objects.filter(id__in=keys, enabled=True, provider__enabled=True)
+        .order_by()
+        .values_list(
+            "id",
+            "name",
+            "provider__slug",
+            "context_window",
+            "max_output",
+            "buffer_tokens",
+            "tokenizer",
+            "input_price",
+            "output_price",
+            "cache_read_price",
+            "cache_write_price",
+            "free",
+            "provider__kind",
+            named=True,
         )
-    )  # fmt: skip
+    )
 
 
 def _target_of(model: Any) -> TargetSpec:
@@ -137,21 +187,50 @@ def _target_of(model: Any) -> TargetSpec:
 
 def prices_of(model: Any) -> Prices:
     """The model's prices, from a LanguageModel or a row with its prices."""
-    return Prices(model.input_price, model.output_price, model.cache_read_price, model.cache_write_price, model.free)
+    return Prices(
+        model.input_price,
+        model.output_price,
+        model.cache_read_price,
+        model.cache_write_price,
+        model.free,
+    )
 
 
 _TURNS = Select(
-    Turn.objects.filter(run=Given("run")).order_by("number").values_list(
-        "number", "text", "finish", "final", "note", "input_tokens", "output_tokens", "estimated_tokens",
-        "reasoning_tokens", "model_name", "provider_state", named=True
-    )
-)  # fmt: skip
-_CALLS = Select(
-    ToolCall.objects.filter(run=Given("run")).order_by("turn_number", "index").values_list(
-        "id", "turn_number", "index", "provider_id", "name", "arguments", "state", "result", "invocation", "attempt",
+    Turn.objects.filter(run=Given("run"))
+    .order_by("number")
+    .values_list(
+        "number",
+        "text",
+        "finish",
+        "final",
+        "note",
+        "input_tokens",
+        "output_tokens",
+        "estimated_tokens",
+        "reasoning_tokens",
+        "model_name",
+        "provider_state",
         named=True,
     )
-)  # fmt: skip
+)
+_CALLS = Select(
+    ToolCall.objects.filter(run=Given("run"))
+    .order_by("turn_number", "index")
+    .values_list(
+        "id",
+        "turn_number",
+        "index",
+        "provider_id",
+        "name",
+        "arguments",
+        "state",
+        "result",
+        "invocation",
+        "attempt",
+        named=True,
+    )
+)
 
 
 def _turns(run_id: str, read_only: frozenset[str]) -> tuple[TurnView, ...]:
@@ -204,7 +283,9 @@ def _failed(attempt: Any, now: datetime) -> Failed:
 
 
 def _spent(run: Any, turns: tuple[TurnView, ...], now: datetime) -> Spent:
-    waited = run.waited_seconds + ((now - run.waiting_since).total_seconds() if run.waiting_since else 0.0)
+    waited = run.waited_seconds + (
+        (now - run.waiting_since).total_seconds() if run.waiting_since else 0.0
+    )
     return Spent(
         steps=len(turns),
         calls=sum(len(turn.calls) for turn in turns),

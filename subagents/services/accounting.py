@@ -1,4 +1,5 @@
-"""What a run used, as flat entries for files and programs: one for each answer, failed request and tool call."""
+"""What a run used, as flat entries for files and programs: one for each answer, failed request and
+tool call."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from subagents.models import Attempt, Run, ToolCall, Turn
 
 
 def entries(run: Run) -> Iterator[dict[str, Any]]:
-    """The entries in the order in which things ended (``at``); times in milliseconds, cost in US dollars or None."""
+    """The entries in the order in which things ended (``at``); times in milliseconds, cost in US
+    dollars or None."""
     found = [*_turns(run), *_attempts(run), *_calls(run)]
     yield from sorted(found, key=lambda entry: entry["at"])
 
@@ -61,9 +63,13 @@ def _calls(run: Run) -> Iterator[dict[str, Any]]:
 
 def _head(run: Run, kind: str, at: Any, status: str, latency: float | None) -> dict[str, Any]:
     return {
-        "type": kind, "run": run.pk, "expert": run.expert_name, "at": at.isoformat(), "status": status,
+        "type": kind,
+        "run": run.pk,
+        "expert": run.expert_name,
+        "at": at.isoformat(),
+        "status": status,
         "latency": None if latency is None else round(latency, 1),
-    }  # fmt: skip
+    }
 
 
 def _latency(call: ToolCall) -> float | None:

@@ -1,4 +1,5 @@
-"""The demo's expert tool, on a scripted model, so that it runs without a key. Made with the ordinary verbs."""
+"""The demo's expert tool, on a scripted model, so that it runs without a key. Made with the
+ordinary verbs."""
 
 from __future__ import annotations
 
@@ -22,8 +23,14 @@ def set_up(*, actor: str) -> ExpertTool | None:
     """
     tools = [Tool.objects.filter(server__slug=server, name=name).first() for server, name in _TOOLS]
     found = [tool for tool in tools if tool is not None]
-    agent, endpoint = Agent.objects.filter(slug="local").first(), Endpoint.objects.filter(slug="default").first()
-    if len(found) < len(_TOOLS) or agent is None or endpoint is None or ExpertTool.objects.filter(name=NAME).exists():
+    agent = Agent.objects.filter(slug="local").first()
+    endpoint = Endpoint.objects.filter(slug="default").first()
+    if (
+        len(found) < len(_TOOLS)
+        or agent is None
+        or endpoint is None
+        or ExpertTool.objects.filter(name=NAME).exists()
+    ):
         return None
     expert = experts.save_expert(
         expert=ExpertTool(
@@ -32,7 +39,11 @@ def set_up(*, actor: str) -> ExpertTool | None:
             "(Demo: its model follows a script.)",
             arguments={
                 "question": {"type": "string", "description": "The question to answer."},
-                "repository": {"type": "string", "default": str(settings.BASE_DIR), "optional": True},
+                "repository": {
+                    "type": "string",
+                    "default": str(settings.BASE_DIR),
+                    "optional": True,
+                },
             },
         ),
         targets=[_model(actor)],
@@ -47,6 +58,9 @@ def _model(actor: str) -> LanguageModel:
     provider = Provider.objects.filter(slug="scripted").first() or providers.save_provider(
         provider=Provider(slug="scripted", kind=Kind.SCRIPTED), actor=actor
     )
-    return LanguageModel.objects.filter(provider=provider, name=NAME).first() or providers.save_model(
-        model=LanguageModel(provider=provider, name=NAME, free=True, context_window=128_000), actor=actor
+    return LanguageModel.objects.filter(
+        provider=provider, name=NAME
+    ).first() or providers.save_model(
+        model=LanguageModel(provider=provider, name=NAME, free=True, context_window=128_000),
+        actor=actor,
     )

@@ -1,4 +1,5 @@
-"""What happens to expert tools: saved with a new version whenever something that matters has changed."""
+"""What happens to expert tools: saved with a new version whenever something that matters has
+changed."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def save_expert(
 
     Raises ConfigInvalid naming what is wrong, and Denied as ``check_rule_inputs``.
 
-    A new tool without an agent gets one of its own: grant that agent what the tool may use. Runs that are under way
-    go on with the version that they began with.
+    A new tool without an agent gets one of its own: grant that agent what the tool may use. Runs
+    that are under way go on with the version that they began with.
     """
     kind = "expert.created" if expert._state.adding else "expert.changed"
     before = take_current(expert)
@@ -57,35 +58,49 @@ def save_expert(
 
 def _identity(name: str, actor: str) -> Agent:
     slug = f"{AGENT_PREFIX}{name}".replace("__", "_")[:63]
-    agent = Agent(slug=slug, name=f"Expert tool {name}", description="Makes the calls of this expert tool's runs.")
+    agent = Agent(
+        slug=slug,
+        name=f"Expert tool {name}",
+        description="Makes the calls of this expert tool's runs.",
+    )
     return save_agent(agent=agent, actor=actor)
 
 
 def _check_schemas(expert: ExpertTool) -> None:
-    for field, schema in (("arguments", schema_of(expert)), ("output schema", expert.output_schema)):
+    for field, schema in (
+        ("arguments", schema_of(expert)),
+        ("output schema", expert.output_schema),
+    ):
         if schema is None:
             continue
         try:
             check_schema(schema)
         except ConfigInvalid as error:
-            raise ConfigInvalid(f"The {field} is not valid: {error}", remedy="Enter a valid JSON Schema.") from error
+            raise ConfigInvalid(
+                f"The {field} is not valid: {error}", remedy="Enter a valid JSON Schema."
+            ) from error
 
 
 def schema_of(expert: ExpertTool) -> dict[str, Any]:
     """The tool's input schema, whichever notation its arguments are in."""
     if not isinstance(expert.arguments, dict):
         raise ConfigInvalid(
-            "The arguments are not an object.", remedy=error_texts.use("a JSON object", '{"query": {"type": "string"}}')
+            "The arguments are not an object.",
+            remedy=error_texts.use("a JSON object", '{"query": {"type": "string"}}'),
         )
-    from mcpregistry.domain.formats.slipsnisse import input_schema  # brings YAML along, which runmcp can do without
+    # brings YAML along, which runmcp can do without
+    from mcpregistry.domain.formats.slipsnisse import input_schema
 
     return input_schema(expert.arguments)
 
 
 def text_parameter(expert: ExpertTool) -> str:
-    """The argument of the expert tool that takes what was said. Raises ConfigInvalid when there is no such one."""
+    """The argument of the expert tool that takes what was said. Raises ConfigInvalid when there is
+    no such one."""
     schema = schema_of(expert)
-    texts = [name for name, each in schema.get("properties", {}).items() if each.get("type") == "string"]
+    texts = [
+        name for name, each in schema.get("properties", {}).items() if each.get("type") == "string"
+    ]
     required = schema.get("required") or texts[:1]
     if len(required) != 1 or required[0] not in texts:
         raise ConfigInvalid(
@@ -164,7 +179,9 @@ def whitelists(found: Sequence[ExpertTool]) -> dict[int, list[Tool]]:
 
 def _check_awaited(expert: ExpertTool) -> None:
     names = expert.awaited_tools
-    if not isinstance(names, list) or not all(isinstance(name, str) and "::" in name for name in names):
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and "::" in name for name in names
+    ):
         raise ConfigInvalid(
             "The awaited tools must be a list of names.",
             remedy=error_texts.use("a list of names as server::tool", '["git::git_log"]'),
@@ -172,11 +189,13 @@ def _check_awaited(expert: ExpertTool) -> None:
 
 
 def _check_maintains(expert: ExpertTool) -> None:
-    """For each kind of requests there is one expert tool at most, and it takes what it is told as one text."""
+    """For each kind of requests there is one expert tool at most, and it takes what it is told as
+    one text."""
     known = [str(kind) for kind in MODELLED]
     if not isinstance(expert.maintains, list) or not set(expert.maintains) <= {*known}:
         raise ConfigInvalid(
-            "Expert tools cannot work on some of these types of requests.", remedy=f"Choose from {', '.join(known)}."
+            "Expert tools cannot work on some of these types of requests.",
+            remedy=f"Choose from {', '.join(known)}.",
         )
     if expert.maintains:
         text_parameter(expert)
@@ -190,12 +209,14 @@ def _check_maintains(expert: ExpertTool) -> None:
 
 @transaction.atomic
 def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
-    """Grant tools that a server offers for the first time, or again, to the whitelists that wait for them.
+    """Grant tools that a server offers for the first time, or again, to the whitelists that wait
+    for them.
 
     A receiver of ``definitions.decisions.offered``.
     """
     offered = {f"{server.slug}::{name}" for name in names}
-    # Locked: two servers may be observed at once, and neither may write back what the other has just granted.
+    # Locked: two servers may be observed at once, and neither may write back what the other has
+    # just granted.
     awaiting = ExpertTool.objects.exclude(awaited_tools=[]).select_related("agent").order_by("pk")
     awaiting = awaiting.select_for_update(of=("self",))
     waiting = [expert for expert in awaiting if offered & {*expert.awaited_tools}]
@@ -205,7 +226,9 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
     tools = {f"{server.slug}::{tool.name}": tool for tool in there}
     awaited = [(expert, key) for expert in waiting for key in expert.awaited_tools]
     grants.grant_tools(
-        (expert.agent, tools[key], f"whitelist of {expert.name}") for expert, key in awaited if key in tools
+        (expert.agent, tools[key], f"whitelist of {expert.name}")
+        for expert, key in awaited
+        if key in tools
     )
     for expert in waiting:
         expert.awaited_tools = [key for key in expert.awaited_tools if key not in tools]
@@ -215,7 +238,8 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
 
 @transaction.atomic
 def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
-    """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer offers."""
+    """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer
+    offers."""
     wanted = {tool.pk: tool for tool in [*tools, *_arrived(expert)]}
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:
@@ -223,7 +247,9 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
             f"These tools are no longer offered by their servers: {', '.join(gone)}.",
             remedy="Remove them from the list.",
         )
-    plain = Grant.objects.filter(agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None)
+    plain = Grant.objects.filter(
+        agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None
+    )
     for grant in plain.select_related("tool__server", "agent", "endpoint", "server"):
         if grant.tool_id not in wanted:
             grants.withdraw_grant(grant=grant, actor=actor)
@@ -233,7 +259,9 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
 def _arrived(expert: ExpertTool) -> list[Tool]:
     """Awaited tools that are there already; they are awaited no longer."""
     keys = {key: key.partition("::") for key in expert.awaited_tools}
-    there = Tool.objects.filter(present=True, server__slug__in={slug for slug, _, _ in keys.values()})
+    there = Tool.objects.filter(
+        present=True, server__slug__in={slug for slug, _, _ in keys.values()}
+    )
     found = {f"{tool.server.slug}::{tool.name}": tool for tool in there.select_related("server")}
     arrived = [found[key] for key in keys if key in found]
     if arrived:
@@ -247,7 +275,8 @@ def _arrived(expert: ExpertTool) -> list[Tool]:
 def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = no_rights) -> None:
     """Delete the tool with its agent and its whitelist, which are the agent's grants.
 
-    Raises ``Conflict`` while runs of it are kept: switch it off instead. Also raises Conflict as ``end_dependents``.
+    Raises ``Conflict`` while runs of it are kept: switch it off instead. Also raises Conflict as
+    ``end_dependents``.
     """
     if Run.objects.filter(version__expert=expert).exists():
         raise Conflict(
@@ -263,7 +292,9 @@ def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = no_rights)
 
 
 @transaction.atomic
-def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[Endpoint], actor: str) -> None:
+def offer(
+    *, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[Endpoint], actor: str
+) -> None:
     """Say which agents may call the tool, and on which endpoints it is listed.
 
     Raises ``ConfigInvalid`` for experts that would call each other in a circle, or too deep.
@@ -275,9 +306,12 @@ def offer(*, expert: ExpertTool, agents: Iterable[Agent], endpoints: Iterable[En
         expert.users.set(users)
     expert.endpoints.set(places)
     audit.record(
-        kind="expert.offered", actor=actor, subject=f"expert:{expert.name}", agents=[agent.slug for agent in users],
+        kind="expert.offered",
+        actor=actor,
+        subject=f"expert:{expert.name}",
+        agents=[agent.slug for agent in users],
         endpoints=sorted(endpoint.slug for endpoint in places),
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -286,7 +320,8 @@ def _without_history(expert: ExpertTool, *, unless: bool) -> Iterator[None]:
     if unless:
         yield
         return
-    expert.skip_history_when_saving = True  # type: ignore[attr-defined]  # read by django-simple-history
+    # read by django-simple-history
+    expert.skip_history_when_saving = True  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -311,8 +346,11 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
 
 
 def _callers(expert: ExpertTool, users: Iterable[Agent]) -> dict[str, list[str]]:
-    """The experts that may call each expert, by name, as it will be once ``users`` may call this one."""
-    pairs = ExpertTool.users.through.objects.filter(agent__expert__isnull=False).exclude(experttool=expert)
+    """The experts that may call each expert, by name, as it will be once ``users`` may call this
+    one."""
+    pairs = ExpertTool.users.through.objects.filter(agent__expert__isnull=False).exclude(
+        experttool=expert
+    )
     callers: dict[str, list[str]] = {}
     for callee, caller in pairs.values_list("experttool__name", "agent__expert__name"):
         callers.setdefault(callee, []).append(caller)

@@ -18,7 +18,8 @@ SERVER = "expert"  # in the place of a server, in the record of a call to an exp
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One expert tool as hosts may see it. ``agent`` is the identity of its runs; slugs throughout."""
+    """One expert tool as hosts may see it. ``agent`` is the identity of its runs; slugs
+    throughout."""
 
     id: int
     name: str
@@ -32,12 +33,18 @@ class Offered:
     version: str
     cache_seconds: int
     speaks: bool  # whether its agent answers in conversations
-    maintains: tuple[str, ...]  # kinds of requests to the background sub-agent that its model works on
+    # kinds of requests to the background sub-agent that its model works on
+    maintains: tuple[str, ...]
 
 
 def offered() -> tuple[Offered, ...]:
-    """Every expert tool that is switched on, in a fixed number of queries; a section of the snapshot."""
-    rows = ExpertTool.objects.filter(enabled=True).with_newest().select_related("agent", "effort_agent")
+    """Every expert tool that is switched on, in a fixed number of queries; a section of the
+    snapshot."""
+    rows = (
+        ExpertTool.objects.filter(enabled=True)
+        .with_newest()
+        .select_related("agent", "effort_agent")
+    )
     return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints"))
 
 
@@ -60,9 +67,14 @@ def _offered(expert: ExpertTool) -> Offered:
 
 
 def definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
-    """What each expert tool's definition takes, and who is shown it. A tool's hints are short and not counted."""
+    """What each expert tool's definition takes, and who is shown it. A tool's hints are short and
+    not counted."""
     for expert in snapshot.sections.get(SECTION, ()):
-        said = {"name": expert.name, "description": expert.description, "inputSchema": dict(expert.input_schema)}
+        said = {
+            "name": expert.name,
+            "description": expert.description,
+            "inputSchema": dict(expert.input_schema),
+        }
         if expert.output_schema is not None:
             said["outputSchema"] = dict(expert.output_schema)
         yield OwnDefinition(expert.name, len(stored(said)), expert.users, expert.endpoints)

@@ -14,14 +14,20 @@ from mcpregistry.services.records import audit
 from subagents.models import LanguageModel
 
 _MILLION = Decimal(1_000_000)
-_NAMES = {"google": ("gemini/{}", "{}"), "openrouter": ("openrouter/{}",), "ollama": (), "scripted": ()}
+_NAMES = {
+    "google": ("gemini/{}", "{}"),
+    "openrouter": ("openrouter/{}",),
+    "ollama": (),
+    "scripted": (),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """What litellm's list knows of one model.
 
-    ``changed``: fields that are new; empty when the list knows nothing else, None when it has no such model.
+    ``changed``: fields that are new; empty when the list knows nothing else, None when it has no
+    such model.
     """
 
     model: LanguageModel
@@ -32,8 +38,13 @@ class Found:
 def take_over(
     known: Mapping[str, Mapping[str, Any]], *, today: date, actor: str, overwrite: bool = False
 ) -> list[Found]:
-    """Fill in what is empty (or all of it, with ``overwrite``) for every model that the list knows."""
-    models = LanguageModel.objects.select_for_update(of=("self",)).select_related("provider").order_by("pk")
+    """Fill in what is empty (or all of it, with ``overwrite``) for every model that the list
+    knows."""
+    models = (
+        LanguageModel.objects.select_for_update(of=("self",))
+        .select_related("provider")
+        .order_by("pk")
+    )
     found = [_take(model, known, today, overwrite) for model in models]
     for each in found:
         if each.changed:
@@ -43,14 +54,18 @@ def take_over(
     return found
 
 
-def _take(model: LanguageModel, known: Mapping[str, Mapping[str, Any]], today: date, overwrite: bool) -> Found:
+def _take(
+    model: LanguageModel, known: Mapping[str, Mapping[str, Any]], today: date, overwrite: bool
+) -> Found:
     entry = next((known[name] for name in _candidates(model) if name in known), None)
     if entry is None:
         return Found(model, None)
     changed = {
         field: value
         for field, value in _fields(entry).items()
-        if value is not None and getattr(model, field) != value and (overwrite or getattr(model, field) is None)
+        if value is not None
+        and getattr(model, field) != value
+        and (overwrite or getattr(model, field) is None)
     }
     if any(field.endswith("_price") for field in changed):
         changed["prices_from"] = today

@@ -1,7 +1,9 @@
-"""Providers and models: saved, confirmed and deleted with a word in the audit log, never with a key in it.
+"""Providers and models: saved, confirmed and deleted with a word in the audit log, never with a key
+in it.
 
-Invariant: a stored key goes only where somebody who has it, or somebody who may confirm launches, has let it go. Whoever
-changes a provider's destination by any door makes it a draft, unless they enter its key in the same save.
+Invariant: a stored key goes only where somebody who has it, or somebody who may confirm launches,
+has let it go. Whoever changes a provider's destination by any door makes it a draft, unless they
+enter its key in the same save.
 """
 
 from __future__ import annotations
@@ -30,21 +32,33 @@ from subagents.models.provider import Kind
 
 _TOKENIZER = re.compile(r"^(tiktoken:\w+|anthropic|claude|gemini|google)(:[\w.-]+)?\Z")
 _LONGEST_TEST = 1_000  # characters
-# Only confirmations and tests write these columns. ``save_provider`` ignores values that its caller has set.
+# Only confirmations and tests write these columns. ``save_provider`` ignores values that its caller
+# has set.
 _BY_OTHERS = (
-    "confirmed_destination", "confirmed_by", "confirmed_at", "test_asked_at", "tested_at", "test_model", "test_answer",
-    "test_error", "test_ms",
-)  # fmt: skip
+    "confirmed_destination",
+    "confirmed_by",
+    "confirmed_at",
+    "test_asked_at",
+    "tested_at",
+    "test_model",
+    "test_answer",
+    "test_error",
+    "test_ms",
+)
 
 
 @transaction.atomic
 def save_provider(
-    *, provider: Provider, actor: str, key: str | None = None, headers: Mapping[str, str] | None = None
+    *,
+    provider: Provider,
+    actor: str,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Provider:
     """Save the provider; for ``key`` and ``headers``, None keeps what is stored.
 
-    It is a draft afterwards if where its key goes was changed and not every secret of it was entered with this save.
-    Raises ``ConfigInvalid`` naming what is wrong.
+    It is a draft afterwards if where its key goes was changed and not every secret of it was
+    entered with this save. Raises ``ConfigInvalid`` naming what is wrong.
     """
     before = take_current(provider, own=_BY_OTHERS)
     _check(provider)
@@ -59,16 +73,23 @@ def save_provider(
     _confirm_if_entered(provider, before, key)
     save_checked(provider)
     audit.record(
-        kind="provider.changed" if before else "provider.created", actor=actor, subject=f"provider:{provider.slug}",
-        new_key=key is not None, draft=provider.draft_problem() is not None, **_facts(provider),
-    )  # fmt: skip
+        kind="provider.changed" if before else "provider.created",
+        actor=actor,
+        subject=f"provider:{provider.slug}",
+        new_key=key is not None,
+        draft=provider.draft_problem() is not None,
+        **_facts(provider),
+    )
     return provider
 
 
 def _confirm_if_entered(provider: Provider, before: Provider | None, key: str | None) -> None:
-    """Whoever enters the secrets knows them, so they may say where these go; but not into private networks."""
+    """Whoever enters the secrets knows them, so they may say where these go; but not into private
+    networks."""
     if before is None:  # whatever the caller has set
-        provider.confirmed_destination, provider.confirmed_at, provider.confirmed_by = "", None, None
+        provider.confirmed_destination = ""
+        provider.confirmed_at = None
+        provider.confirmed_by = None
     if provider.draft_problem() is None or provider.allowed_networks:
         return
     if proves_the_key(key, _headers(provider), _headers(before) if before else {}):
@@ -95,17 +116,23 @@ def _key(provider: Provider) -> str:
 def _facts(provider: Provider) -> dict[str, object]:
     """Where its key goes, as the audit log tells it; names of headers, never their values."""
     return without_secrets({"base_url": provider.base_url}) | {
-        "provider": provider.kind, "networks": provider.allowed_networks, "headers": sorted(_headers(provider)),
-    }  # fmt: skip
+        "provider": provider.kind,
+        "networks": provider.allowed_networks,
+        "headers": sorted(_headers(provider)),
+    }
 
 
 @transaction.atomic
-def confirm_destination(*, provider: Provider, actor: str, shown: str, user: object = None) -> Provider:
-    """Let the key go where it would go now; ``shown`` is the fingerprint of what the person has seen."""
+def confirm_destination(
+    *, provider: Provider, actor: str, shown: str, user: object = None
+) -> Provider:
+    """Let the key go where it would go now; ``shown`` is the fingerprint of what the person has
+    seen."""
     provider = Provider.objects.select_for_update().get(pk=provider.pk)
     if provider.destination_hash() != shown:
         raise Conflict(
-            "The provider was changed after this page was shown.", remedy="Reload the page, then confirm the provider."
+            "The provider was changed after this page was shown.",
+            remedy="Reload the page, then confirm the provider.",
         )
     _check(provider)
     provider.confirmed_destination = shown
@@ -113,17 +140,22 @@ def confirm_destination(*, provider: Provider, actor: str, shown: str, user: obj
     provider.confirmed_by = user  # type: ignore[assignment]
     provider.save()
     audit.record(
-        kind="provider.confirmed", actor=actor, subject=f"provider:{provider.slug}", destination=shown,
+        kind="provider.confirmed",
+        actor=actor,
+        subject=f"provider:{provider.slug}",
+        destination=shown,
         **_facts(provider),
-    )  # fmt: skip
+    )
     return provider
 
 
 def _check_key(key: str | None) -> None:
-    """A key in one of the forms in which it is copied by mistake would only be refused by the provider, later."""
+    """A key in one of the forms in which it is copied by mistake would only be refused by the
+    provider, later."""
     if key and (key.lower().startswith("bearer ") or any(letter.isspace() for letter in key)):
         raise ConfigInvalid(
-            "The key contains a space.", remedy='Enter only the key, without "Bearer" and without line breaks.'
+            "The key contains a space.",
+            remedy='Enter only the key, without "Bearer" and without line breaks.',
         )
 
 
@@ -147,7 +179,8 @@ def _check(provider: Provider) -> None:
         )
     if not isinstance(provider.options, dict):
         raise ConfigInvalid(
-            "The options must be a JSON object.", remedy=error_texts.use("a JSON object", '{"top_p": 0.9}')
+            "The options must be a JSON object.",
+            remedy=error_texts.use("a JSON object", '{"top_p": 0.9}'),
         )
     _check_options(provider, LanguageModel(provider=provider))
     for model in provider.models.all() if provider.pk else ():
@@ -155,10 +188,13 @@ def _check(provider: Provider) -> None:
 
 
 def _check_options(provider: Provider, model: LanguageModel) -> None:
-    """What is sent with every request of this model; ``model`` without a name stands for any that may come."""
+    """What is sent with every request of this model; ``model`` without a name stands for any that
+    may come."""
     options = combined(provider.kind, model.name, provider.options, model.overrides)
     choice = model.tool_choice or provider.tool_choice
-    wrong = problem(provider.kind, model.name, options, max_output=model.max_output or 0, tool_choice=choice)
+    wrong = problem(
+        provider.kind, model.name, options, max_output=model.max_output or 0, tool_choice=choice
+    )
     if wrong is not None:
         about = f"{model.name}: " if model.name else ""
         raise ConfigInvalid(f"{about}{wrong.sentence}", remedy=wrong.remedy)
@@ -166,7 +202,8 @@ def _check_options(provider: Provider, model: LanguageModel) -> None:
 
 @transaction.atomic
 def delete_provider(*, provider: Provider, actor: str) -> None:
-    """Delete the provider with its models. Raises ``Conflict`` while an expert tool asks one of them."""
+    """Delete the provider with its models. Raises ``Conflict`` while an expert tool asks one of
+    them."""
     try:
         provider.delete()
     except ProtectedError as error:
@@ -189,7 +226,8 @@ def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
 def _check_model(model: LanguageModel) -> None:
     if not isinstance(model.overrides, dict):
         raise ConfigInvalid(
-            "The overrides must be a JSON object.", remedy=error_texts.use("a JSON object", '{"temperature": 0.2}')
+            "The overrides must be a JSON object.",
+            remedy=error_texts.use("a JSON object", '{"temperature": 0.2}'),
         )
     _check_options(model.provider, model)
     window = model.context_window or DEFAULT_WINDOW
@@ -216,7 +254,9 @@ def delete_model(*, model: LanguageModel, actor: str) -> None:
 
 
 def _in_use(error: ProtectedError) -> Conflict:
-    names = ", ".join(sorted({str(row.expert) for row in error.protected_objects if hasattr(row, "expert")}))
+    names = ", ".join(
+        sorted({str(row.expert) for row in error.protected_objects if hasattr(row, "expert")})
+    )
     if not names:
         return Conflict(
             "The model cannot be deleted while replays that used it are recorded.",
@@ -227,16 +267,25 @@ def _in_use(error: ProtectedError) -> Conflict:
 
 @transaction.atomic
 def request_test(*, provider: Provider, actor: str) -> LanguageModel:
-    """Let a worker ask the provider's first model for a word. Raises Conflict when there is none to ask, or a draft."""
+    """Let a worker ask the provider's first model for a word. Raises Conflict when there is none to
+    ask, or a draft."""
     if draft := provider.draft_problem():
         raise Conflict(draft.sentence, remedy=draft.remedy)
     model = provider.models.filter(enabled=True).order_by("pk").first()
     if model is None:
-        raise Conflict("The provider has no enabled model.", remedy="Add a model to this provider, or enable one.")
+        raise Conflict(
+            "The provider has no enabled model.",
+            remedy="Add a model to this provider, or enable one.",
+        )
     Provider.objects.filter(pk=provider.pk).update(
         test_asked_at=timezone.now(), test_model=model.name, test_error="", test_answer=""
     )
-    audit.record(kind="provider.test_asked", actor=actor, subject=f"provider:{provider.slug}", model=str(model))
+    audit.record(
+        kind="provider.test_asked",
+        actor=actor,
+        subject=f"provider:{provider.slug}",
+        model=str(model),
+    )
     transaction.on_commit(lambda: send("subagents.tasks.test_provider", provider.pk, model.pk))
     return model
 
@@ -244,6 +293,8 @@ def request_test(*, provider: Provider, actor: str) -> LanguageModel:
 def note_test(*, provider_id: int, answer: str, error: str, took_ms: float) -> None:
     """Note what a test has found; no change of the provider, so its history says nothing of it."""
     Provider.objects.filter(pk=provider_id).update(
-        tested_at=timezone.now(), test_answer=plain(answer, _LONGEST_TEST), test_error=plain(error, _LONGEST_TEST),
+        tested_at=timezone.now(),
+        test_answer=plain(answer, _LONGEST_TEST),
+        test_error=plain(error, _LONGEST_TEST),
         test_ms=took_ms,
-    )  # fmt: skip
+    )

@@ -1,4 +1,5 @@
-"""What stands in the way of a run, found before anything is spent: models without a key, tools that are not there."""
+"""What stands in the way of a run, found before anything is spent: models without a key, tools that
+are not there."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def obstacles(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
 
 def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
     """One model that can be asked is enough."""
-    models = LanguageModel.objects.filter(pk__in=list(targets), enabled=True, provider__enabled=True)
+    models = LanguageModel.objects.filter(
+        pk__in=list(targets), enabled=True, provider__enabled=True
+    )
     found = list(models.select_related("provider"))
     if not found:
         return [
@@ -54,9 +57,12 @@ def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
 
 
 def provider_problem(provider: Provider) -> Obstacle | None:
-    """Why the provider cannot be asked; None if it can: its key, then whether its destination is confirmed."""
+    """Why the provider cannot be asked; None if it can: its key, then whether its destination is
+    confirmed."""
     draft = provider.draft_problem()
-    return key_problem(provider) or (Obstacle(draft.sentence, draft.remedy) if draft else _scope_problem(provider))
+    return key_problem(provider) or (
+        Obstacle(draft.sentence, draft.remedy) if draft else _scope_problem(provider)
+    )
 
 
 def _scope_problem(provider: Provider) -> Obstacle | None:
@@ -70,7 +76,8 @@ def _scope_problem(provider: Provider) -> Obstacle | None:
 def key_problem(provider: Provider) -> Obstacle | None:
     """What is wrong with the provider's key; None if nothing is.
 
-    A variable can only be looked up in the process that asks models, so a reference to one counts as a key here.
+    A variable can only be looked up in the process that asks models, so a reference to one counts
+    as a key here.
     """
     if not provider.sealed_key:
         if provider.kind not in _PAID or provider.base_url:
@@ -105,9 +112,15 @@ def _of_tools(expert: ExpertTool) -> list[Obstacle]:
                 "Confirm and test the servers, or remove the tools from the whitelist.",
             )
         ]
-    live = Q(grants__agent=expert.agent_id) & (Q(grants__expires_at=None) | Q(grants__expires_at__gt=timezone.now()))
+    live = Q(grants__agent=expert.agent_id) & (
+        Q(grants__expires_at=None) | Q(grants__expires_at__gt=timezone.now())
+    )
     serving = Q(
-        present=True, enabled=True, pinned__isnull=False, latest=F("pinned"), server__lifecycle=Lifecycle.ACTIVE
+        present=True,
+        enabled=True,
+        pinned__isnull=False,
+        latest=F("pinned"),
+        server__lifecycle=Lifecycle.ACTIVE,
     )
     missing = Tool.objects.filter(live).exclude(serving).select_related("server").distinct()[:5]
     return [_of_tool(tool) for tool in missing]
@@ -123,7 +136,8 @@ def _of_tool(tool: Tool) -> Obstacle:
         return Obstacle(f"{tool} is on the whitelist, but its server no longer offers it.", _REMOVE)
     if not tool.enabled:
         return Obstacle(
-            f"{tool} is on the whitelist, but it is disabled.", "Enable it, or remove it from the whitelist."
+            f"{tool} is on the whitelist, but it is disabled.",
+            "Enable it, or remove it from the whitelist.",
         )
     return Obstacle(
         f"{tool} is on the whitelist, but its definition waits for approval.",

@@ -41,18 +41,31 @@ _BY_AGENTS = (CALL, "rest", SAMPLING)  # origins of runs whose ``caller`` is an 
 
 @transaction.atomic
 def start(
-    *, expert: str, arguments: Mapping[str, Any], origin: str, caller: str = "", endpoint: str = "", call_id: str = "",
-    parent: str = "", version: ExpertVersion | None = None, replay_of: str = "", asks: LanguageModel | None = None,
-    requester: Requester = NOBODY, conversation: str = "", answer_format: AnswerFormat = OWN_FORMAT,
-    options: Mapping[str, Any] | None = None, traced: bool = False,
-) -> Run:  # fmt: skip
+    *,
+    expert: str,
+    arguments: Mapping[str, Any],
+    origin: str,
+    caller: str = "",
+    endpoint: str = "",
+    call_id: str = "",
+    parent: str = "",
+    version: ExpertVersion | None = None,
+    replay_of: str = "",
+    asks: LanguageModel | None = None,
+    requester: Requester = NOBODY,
+    conversation: str = "",
+    answer_format: AnswerFormat = OWN_FORMAT,
+    options: Mapping[str, Any] | None = None,
+    traced: bool = False,
+) -> Run:
     """Queue a run; a worker is woken once it is committed.
 
-    Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a model, its key or a
-    tool of the whitelist is missing). ``asks``: a model in place of the version's own. ``requester``: the person behind
-    it, who may not approve what its calls ask for. ``conversation``: the id of that which its calls belong to. ``answer_format``:
-    in which form the caller wants the answer. ``options``: of the models, for this run alone; they replace the models' own.
-    ``traced``: record its requests to models (``TracedRequest``).
+    Raises before anything is spent: ``NotFound``, ``ArgumentsInvalid``, ``Denied`` (too deep, or a
+    model, its key or a tool of the whitelist is missing). ``asks``: a model in place of the
+    version's own. ``requester``: the person behind it, who may not approve what its calls ask for.
+    ``conversation``: the id of that which its calls belong to. ``answer_format``: in which form the
+    caller wants the answer. ``options``: of the models, for this run alone; they replace the
+    models' own. ``traced``: record its requests to models (``TracedRequest``).
     """
     version = version or _newest(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
@@ -61,37 +74,64 @@ def start(
     depth = _depth(parent, expert)
     requester = requester if requester.id is not None else _behind(caller)
     run = Run.objects.create(
-        id=secrets.token_hex(16), version=version, expert_name=body["name"], arguments=canonical(arguments),
-        origin=origin, caller=caller, endpoint_slug=endpoint, call_id=call_id, parent_id=parent or None, depth=depth,
-        replay_of_id=replay_of or None, asks=asks, requester=plain(requester.name, 150), requester_id=requester.id,
-        conversation_id=conversation or None, created_at=timezone.now(), revision=current_revision(),
-        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint), answer_format=answer_format.format,
+        id=secrets.token_hex(16),
+        version=version,
+        expert_name=body["name"],
+        arguments=canonical(arguments),
+        origin=origin,
+        caller=caller,
+        endpoint_slug=endpoint,
+        call_id=call_id,
+        parent_id=parent or None,
+        depth=depth,
+        replay_of_id=replay_of or None,
+        asks=asks,
+        requester=plain(requester.name, 150),
+        requester_id=requester.id,
+        conversation_id=conversation or None,
+        created_at=timezone.now(),
+        revision=current_revision(),
+        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint),
+        answer_format=answer_format.format,
         answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
-        model_options=canonical(options) if options else "", is_traced=traced,
-    )  # fmt: skip
+        model_options=canonical(options) if options else "",
+        is_traced=traced,
+    )
     transaction.on_commit(lambda: wake(run.pk))
     return run
 
 
 def answered(
-    *, expert: str, arguments: Mapping[str, Any], caller: str, tools: str, seconds: float, now: datetime,
+    *,
+    expert: str,
+    arguments: Mapping[str, Any],
+    caller: str,
+    tools: str,
+    seconds: float,
+    now: datetime,
     answer_format: AnswerFormat = OWN_FORMAT,
-) -> Run | None:  # fmt: skip
-    """The newest run whose answer may be given again: the same agent asked the same, less than ``seconds`` ago.
+) -> Run | None:
+    """The newest run whose answer may be given again: the same agent asked the same, less than
+    ``seconds`` ago.
 
-    Only while nothing at all has been configured otherwise since that run started (grants, rules, definitions, servers,
-    the tool itself), while the run's tools are those that it had (``tools``: their fingerprint), and never where people
-    were asked about one of its calls: they allowed it once.
+    Only while nothing at all has been configured otherwise since that run started (grants, rules,
+    definitions, servers, the tool itself), while the run's tools are those that it had (``tools``:
+    their fingerprint), and never where people were asked about one of its calls: they allowed it
+    once.
     """
     version = _newest(expert)
     asked = canonical(_with_defaults(json.loads(version.body)["input_schema"], arguments))
-    same = Run.objects.filter(version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE)
+    same = Run.objects.filter(
+        version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE
+    )
     same = same.filter(
         model_options="",
         answer_format=answer_format.format,
         answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
     )
-    recent = same.filter(finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision())
+    recent = same.filter(
+        finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision()
+    )
     run = recent.exclude(answer="").order_by("-finished_at").first()
     return None if run is None or _people_were_asked(run) else run
 
@@ -102,17 +142,29 @@ def _people_were_asked(run: Run) -> bool:
 
 
 def _newest(expert: str) -> ExpertVersion:
-    version = ExpertVersion.objects.filter(expert__name=expert, expert__enabled=True).order_by("-number").first()
+    version = (
+        ExpertVersion.objects.filter(expert__name=expert, expert__enabled=True)
+        .order_by("-number")
+        .first()
+    )
     if version is None:
-        known = ", ".join(ExpertTool.objects.filter(enabled=True).values_list("name", flat=True)[:20]) or "none"
-        raise NotFound(error_texts.not_found("expert tool", expert), remedy=f"Available expert tools: {known}.")
+        known = (
+            ", ".join(ExpertTool.objects.filter(enabled=True).values_list("name", flat=True)[:20])
+            or "none"
+        )
+        raise NotFound(
+            error_texts.not_found("expert tool", expert), remedy=f"Available expert tools: {known}."
+        )
     return version
 
 
 def _with_defaults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What the caller left out and the schema has a default for; the model then need not know of defaults."""
+    """What the caller left out and the schema has a default for; the model then need not know of
+    defaults."""
     properties = schema.get("properties") or {}
-    given = {n: p["default"] for n, p in properties.items() if isinstance(p, dict) and "default" in p}
+    given = {
+        n: p["default"] for n, p in properties.items() if isinstance(p, dict) and "default" in p
+    }
     return given | dict(arguments)
 
 
@@ -130,26 +182,33 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
 
 
 def _payers(parent: str, caller: str, endpoint: str) -> str:
-    """The agents whose calls have led to the run, and the endpoint by which they came: their budgets bear it."""
-    above = Run.objects.filter(pk=parent).values_list("payers", flat=True).first() if parent else None
+    """The agents whose calls have led to the run, and the endpoint by which they came: their
+    budgets bear it."""
+    above = (
+        Run.objects.filter(pk=parent).values_list("payers", flat=True).first() if parent else None
+    )
     door = of_endpoint(endpoint) if endpoint not in ("", RUNS.slug) else ""
     return " ".join(dict.fromkeys(filter(None, [*(above or "").split(), caller, door])))
 
 
 def _behind(caller: str) -> Requester:
-    """The owner of the agent that starts a run with its own token: its calls are another agent's, which has none."""
+    """The owner of the agent that starts a run with its own token: its calls are another agent's,
+    which has none."""
     owner = User.objects.filter(agents__slug=caller).first() if caller else None
     return Requester(owner.pk, owner.get_username()) if owner else NOBODY
 
 
 def _depth(parent: str, expert: str) -> int:
     """How deep the new run is; refuses what would go round in a circle."""
-    names, above = [], Run.objects.filter(pk=parent).select_related("parent").first() if parent else None
+    names = []
+    above = Run.objects.filter(pk=parent).select_related("parent").first() if parent else None
     while above is not None:
         names.append(above.expert_name)
         above = above.parent
     if expert in names:
-        raise Denied(f'The expert tool "{expert}" calls itself.', remedy="Remove it from its own whitelist.")
+        raise Denied(
+            f'The expert tool "{expert}" calls itself.', remedy="Remove it from its own whitelist."
+        )
     if len(names) >= MAX_DEPTH:
         raise Denied(
             f"A chain of expert tools can have at most {MAX_DEPTH} levels.",
@@ -167,11 +226,17 @@ def due(now: datetime, limit: int = 200) -> list[str]:
     """Ids of open runs that nobody works on and that have something to do; the clock wakes them."""
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     awake = Q(wake_at=None) | Q(wake_at__lte=now)
-    return list(Run.objects.open().filter(free, awake).order_by("created_at").values_list("pk", flat=True)[:limit])
+    return list(
+        Run.objects.open()
+        .filter(free, awake)
+        .order_by("created_at")
+        .values_list("pk", flat=True)[:limit]
+    )
 
 
 def decided(limit: int = 200) -> list[str]:
-    """Ids of sleeping runs one of whose calls has ended elsewhere meanwhile: held by people, or out when they slept.
+    """Ids of sleeping runs one of whose calls has ended elsewhere meanwhile: held by people, or out
+    when they slept.
 
     The feed of calls and the clock wake them.
     """
@@ -191,21 +256,24 @@ def nudge(run_id: str) -> None:
 
 
 def left_alone(limit: int = 200) -> list[str]:
-    """Ids of open runs whose caller's call has ended without them: nobody will read their answer."""
+    """Ids of open runs whose caller's call has ended without them: nobody will read their
+    answer."""
     ended = Invocation.objects.filter(pk=OuterRef("call_id"), state__in=[*TERMINAL])
     found = Run.objects.open().filter(Exists(ended), cancel_requested=False).exclude(call_id="")
     return list(found.values_list("pk", flat=True)[:limit])
 
 
 def task_withdrawn(call_id: str, **_: object) -> None:
-    """Cancel the run behind a task that its host gives up; a receiver of ``host_tasks.withdrawn``."""
+    """Cancel the run behind a task that its host gives up; a receiver of
+    ``host_tasks.withdrawn``."""
     for run_id in Run.objects.open().filter(call_id=call_id).values_list("pk", flat=True):
         cancel(run_id=run_id, actor="caller", reason="the host cancelled its task")
 
 
 @transaction.atomic
 def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
-    """Ask the run to stop; whoever works on it does so within a second, a sleeping one at once. Idempotent."""
+    """Ask the run to stop; whoever works on it does so within a second, a sleeping one at once.
+    Idempotent."""
     run = _locked(run_id)
     if run.finished_at is not None:
         return run
@@ -216,21 +284,29 @@ def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
 
 
 @transaction.atomic
-def settle(*, call_id: int, as_what: str, actor: str, user_id: int | None = None, note: str = "") -> ToolCall:
+def settle(
+    *, call_id: int, as_what: str, actor: str, user_id: int | None = None, note: str = ""
+) -> ToolCall:
     """An operator says what became of an unknown call: ``done``, ``failed``, or ``repeat`` it.
 
-    ``user_id``: the key of the operator's account, by which ``has_settled`` knows them under any user name.
+    ``user_id``: the key of the operator's account, by which ``has_settled`` knows them under any
+    user name.
 
-    Only while its run is open: an ended run has told its caller already. A call that shall be repeated keeps what the
-    model was told of it until it is made. Raises Conflict otherwise, or when it could not be made any more.
+    Only while its run is open: an ended run has told its caller already. A call that shall be
+    repeated keeps what the model was told of it until it is made. Raises Conflict otherwise, or
+    when it could not be made any more.
     """
     call = ToolCall.objects.select_related("run").get(pk=call_id)
     run = _locked(call.run_id)
     if run.finished_at is not None:
-        raise Conflict(error_texts.wrong_state("settle a call of", "run", "finished"), remedy="Start a new run.")
+        raise Conflict(
+            error_texts.wrong_state("settle a call of", "run", "finished"),
+            remedy="Start a new run.",
+        )
     if as_what not in _SETTLED:
         raise ConfigInvalid(
-            error_texts.not_valid(f"{as_what:.40}", "a valid decision on a call"), remedy="Use done, failed or repeat."
+            error_texts.not_valid(f"{as_what:.40}", "a valid decision on a call"),
+            remedy="Use done, failed or repeat.",
         )
     if as_what == "repeat":
         _check_repeatable(run, call)
@@ -238,18 +314,29 @@ def settle(*, call_id: int, as_what: str, actor: str, user_id: int | None = None
         **_settled(as_what, note), settled_by=actor, settled_by_id=user_id
     )
     if not changed:
-        raise Conflict("The outcome of this call is no longer unknown.", remedy="Reload the run to see the outcome.")
+        raise Conflict(
+            "The outcome of this call is no longer unknown.",
+            remedy="Reload the run to see the outcome.",
+        )
     if as_what == "repeat":
         _interrupt(run, call)
-    audit.record(kind=f"run.call_{as_what}", actor=actor, subject=f"run:{run.pk}", call=call.invocation, note=note)
+    audit.record(
+        kind=f"run.call_{as_what}",
+        actor=actor,
+        subject=f"run:{run.pk}",
+        call=call.invocation,
+        note=note,
+    )
     transaction.on_commit(lambda: wake(run.pk))
     return ToolCall.objects.get(pk=call_id)
 
 
 def has_settled(request: ApprovalRequest, user: User) -> bool:
-    """Whether the person has settled a call of the run that makes this one, or of a run above it: then they do not approve it.
+    """Whether the person has settled a call of the run that makes this one, or of a run above it:
+    then they do not approve it.
 
-    The model reads the note of a settlement, and a repeated call is made because that person wants it.
+    The model reads the note of a settlement, and a repeated call is made because that person wants
+    it.
     """
     call = None
     if request.call.origin == "run":
@@ -277,7 +364,8 @@ def _settled(as_what: str, note: str) -> dict[str, Any]:
 
 
 def _check_repeatable(run: Run, call: ToolCall) -> None:
-    """Nothing comes back to a turn that the model has answered, and nothing is called by a run that concludes."""
+    """Nothing comes back to a turn that the model has answered, and nothing is called by a run that
+    concludes."""
     if run.turns.filter(number__gt=call.turn_number).exists():
         raise Conflict(
             "The call cannot be repeated: the run has continued, and its model knows that the outcome is unknown.",
@@ -291,10 +379,11 @@ def _check_repeatable(run: Run, call: ToolCall) -> None:
 
 
 def _interrupt(run: Run, call: ToolCall) -> None:
-    """Where all other calls have ended, the model is being asked already: that answer shall not be taken.
+    """Where all other calls have ended, the model is being asked already: that answer shall not be
+    taken.
 
-    Whoever asks loses the run and stops within a second; its next step is the call. While other calls are out, it
-    is seen by itself after them, and interrupting would cut them off.
+    Whoever asks loses the run and stops within a second; its next step is the call. While other
+    calls are out, it is seen by itself after them, and interrupting would cut them off.
     """
     news: dict[str, Any] = {"wake_at": None}
     if not run.calls.filter(state__in=OPEN_CALLS).exclude(pk=call.pk).exists():
@@ -311,10 +400,14 @@ def _locked(run_id: str) -> Run:
 
 @transaction.atomic
 def resume(*, run_id: str, actor: str) -> Run:
-    """Let a worker look at an open run now, whatever it waits for; it decides by itself what there is to do."""
+    """Let a worker look at an open run now, whatever it waits for; it decides by itself what there
+    is to do."""
     run = _locked(run_id)
     if run.finished_at is not None:
-        raise Conflict(error_texts.wrong_state("resume", "run", "finished"), remedy="Replay it to start a new run.")
+        raise Conflict(
+            error_texts.wrong_state("resume", "run", "finished"),
+            remedy="Replay it to start a new run.",
+        )
     Run.objects.filter(pk=run.pk).update(wake_at=None)
     audit.record(kind="run.resumed", actor=actor, subject=f"run:{run.pk}")
     transaction.on_commit(lambda: wake(run.pk))
@@ -323,30 +416,47 @@ def resume(*, run_id: str, actor: str) -> Run:
 
 @transaction.atomic
 def replay(
-    *, run_id: str, actor: str, version: int | None = None, model: LanguageModel | None = None,
+    *,
+    run_id: str,
+    actor: str,
+    version: int | None = None,
+    model: LanguageModel | None = None,
     requester: Requester = NOBODY,
-) -> Run:  # fmt: skip
-    """Ask the same question once more, of the newest or another version, or of a model that it would not ask.
+) -> Run:
+    """Ask the same question once more, of the newest or another version, or of a model that it
+    would not ask.
 
-    To compare cost and answer: every replay hangs on the run that was asked first. Raises as ``start`` does,
-    ``Conflict`` when the question is gone, ``NotFound`` for a version (its number) that the tool never had,
-    ``ConfigInvalid`` for a model without prices under a money budget.
+    To compare cost and answer: every replay hangs on the run that was asked first. Raises as
+    ``start`` does, ``Conflict`` when the question is gone, ``NotFound`` for a version (its number)
+    that the tool never had, ``ConfigInvalid`` for a model without prices under a money budget.
     """
     old = Run.objects.select_related("version").filter(pk=run_id).first()
     if old is None:
         raise NotFound(error_texts.no_such_number("run", run_id), remedy=_LIST_RUNS)
     if old.arguments == "{}" and old.answer == "" and old.state == RunState.DONE:
-        raise Conflict("Retention has deleted the question of this run.", remedy="Replay a newer run.")
+        raise Conflict(
+            "Retention has deleted the question of this run.", remedy="Replay a newer run."
+        )
     asked = _newest(old.expert_name) if version is None else _numbered(old, version)
     _check_prices(asked, model)
     run = start(
-        expert=old.expert_name, arguments=json.loads(old.arguments), origin="replay", caller=actor[:63],
-        version=asked, replay_of=old.replay_of_id or old.pk, asks=model, requester=requester,
-    )  # fmt: skip
+        expert=old.expert_name,
+        arguments=json.loads(old.arguments),
+        origin="replay",
+        caller=actor[:63],
+        version=asked,
+        replay_of=old.replay_of_id or old.pk,
+        asks=model,
+        requester=requester,
+    )
     audit.record(
-        kind="run.replayed", actor=actor, subject=f"run:{run.pk}", of=old.pk, version=asked.number,
+        kind="run.replayed",
+        actor=actor,
+        subject=f"run:{run.pk}",
+        of=old.pk,
+        version=asked.number,
         model=str(model) if model else "",
-    )  # fmt: skip
+    )
     return run
 
 
@@ -354,13 +464,18 @@ def _numbered(run: Run, number: int) -> ExpertVersion:
     version = ExpertVersion.objects.filter(expert=run.version.expert_id, number=number).first()
     if version is None:
         raise NotFound(
-            f'The expert tool "{run.expert_name}" has no version {number}.', remedy="Choose another version."
+            f'The expert tool "{run.expert_name}" has no version {number}.',
+            remedy="Choose another version.",
         )
     return version
 
 
 def _check_prices(version: ExpertVersion, model: LanguageModel | None) -> None:
-    if model is not None and not model.priced and json.loads(version.body).get("max_cost") is not None:
+    if (
+        model is not None
+        and not model.priced
+        and json.loads(version.body).get("max_cost") is not None
+    ):
         raise ConfigInvalid(
             f"This version has a money budget, but {model} has no prices.",
             remedy="Enter its prices, or choose another model or version.",

@@ -26,10 +26,19 @@ def pressed(client: Client, record: Any, verb: str) -> Any:
 
 
 def chosen(client: Client, address: str, action: str, rows: Any, **more: str) -> Any:
-    """Choose rows of a list and an action on them, say yes where it asks, and give the page that follows."""
-    fields = {"action": action, "_selected_action": [row.pk if hasattr(row, "pk") else row for row in rows], **more}
+    """Choose rows of a list and an action on them, say yes where it asks, and give the page that
+    follows."""
+    fields = {
+        "action": action,
+        "_selected_action": [row.pk if hasattr(row, "pk") else row for row in rows],
+        **more,
+    }
     answer = client.post(address, fields, follow=True)
-    return client.post(address, fields | {"sure": sure}, follow=True) if (sure := asks(answer)) else answer
+    return (
+        client.post(address, fields | {"sure": sure}, follow=True)
+        if (sure := asks(answer))
+        else answer
+    )
 
 
 def asked(client: Client, server: Server, verb: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""Filters by a name: links while there are few, a field that finds them when there are many, and what belongs to nobody."""
+"""Filters by a name: links while there are few, a field that finds them when there are many, and
+what belongs to nobody."""
 
 from __future__ import annotations
 
@@ -27,14 +28,17 @@ def client() -> Client:
 
 
 def servers(count: int) -> list[Server]:
-    return Server.objects.bulk_create(Server(slug=f"server-{n:03}", command=["x"]) for n in range(count))
+    return Server.objects.bulk_create(
+        Server(slug=f"server-{n:03}", command=["x"]) for n in range(count)
+    )
 
 
 def grants(agents: int) -> None:
     (server,) = servers(1)
     Agent.objects.bulk_create(Agent(slug=f"agent-{n:03}") for n in range(agents))
     Grant.objects.bulk_create(
-        Grant(agent=agent, server=server) for agent in Agent.objects.filter(slug__startswith="agent-")
+        Grant(agent=agent, server=server)
+        for agent in Agent.objects.filter(slug__startswith="agent-")
     )
 
 
@@ -72,7 +76,9 @@ def test_rows_that_have_none(client: Client) -> None:
 def test_what_is_typed_is_found(client: Client) -> None:
     servers(40)
     found = client.get("/admin/names/server/?server=er-03").content.decode()
-    assert [part.split('"')[0] for part in found.split('value="')[1:]] == [f"server-03{n}" for n in range(10)]
+    assert [part.split('"')[0] for part in found.split('value="')[1:]] == [
+        f"server-03{n}" for n in range(10)
+    ]
     assert client.get("/admin/names/server/").content.decode().count("<option") == 20
     assert client.get("/admin/names/user/").status_code == 404
 
@@ -86,7 +92,15 @@ def test_names_are_for_who_may_see_them(client: Client) -> None:
 def test_a_long_list_counts_a_thousand_and_goes_on(client: Client) -> None:
     AuditEntry.objects.bulk_create(
         AuditEntry(
-            writer="w", seq=n + 1, at=timezone.now(), kind="odd", actor="a", subject="s", body="{}", prev="p", hash="h"
+            writer="w",
+            seq=n + 1,
+            at=timezone.now(),
+            kind="odd",
+            actor="a",
+            subject="s",
+            body="{}",
+            prev="p",
+            hash="h",
         )
         for n in range(1_300)
     )
@@ -111,7 +125,9 @@ def test_an_endpoint_offers_one_chooser_for_any_number_of_agents(client: Client)
 def test_an_agent_offers_one_chooser_for_any_number_of_endpoints(client: Client) -> None:
     Endpoint.objects.bulk_create(Endpoint(slug=f"endpoint-{n:03}") for n in range(60))
     agent = Agent.objects.create(slug="ann")
-    page = client.get(f"/admin/mcpregistry/agent/{agent.pk}/change/?endpoint=endpoint-059").content.decode()
+    page = client.get(
+        f"/admin/mcpregistry/agent/{agent.pk}/change/?endpoint=endpoint-059"
+    ).content.decode()
     assert "endpoint-011" not in page
     assert 'name="endpoint" value="endpoint-059"' in page
 
@@ -119,14 +135,24 @@ def test_an_agent_offers_one_chooser_for_any_number_of_endpoints(client: Client)
 def test_few_agents_are_selected_and_an_unknown_one_is_named(client: Client) -> None:
     grants(3)
     endpoint = Endpoint.objects.create(slug="main")
-    page = client.get(f"/admin/mcpregistry/endpoint/{endpoint.pk}/change/?agent=nobody").content.decode()
+    page = client.get(
+        f"/admin/mcpregistry/endpoint/{endpoint.pk}/change/?agent=nobody"
+    ).content.decode()
     assert "<option>agent-002</option>" in page
     assert "No enabled agent is named “nobody”." in page
 
 
 MANY = 25
-PAGES_THAT_CHOOSE_AGENTS = ("/admin/connect/", "/admin/mcpregistry/policyrule/why/", "/admin/mcpregistry/policyrule/try/",
-                            "/admin/analyzer/", "/admin/who/", "/admin/context-bill/", "/usage/", "/approvals/history/")  # fmt: skip
+PAGES_THAT_CHOOSE_AGENTS = (
+    "/admin/connect/",
+    "/admin/mcpregistry/policyrule/why/",
+    "/admin/mcpregistry/policyrule/try/",
+    "/admin/analyzer/",
+    "/admin/who/",
+    "/admin/context-bill/",
+    "/usage/",
+    "/approvals/history/",
+)
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -206,4 +232,8 @@ def test_what_fields_find_has_an_order(client: Client, rf: RequestFactory) -> No
         for name in pages.autocomplete_fields
     }
     assert len(found) > 10
-    assert [name for name, kind in found.items() if not admin.site._registry[kind].get_queryset(request).ordered] == []
+    assert [
+        name
+        for name, kind in found.items()
+        if not admin.site._registry[kind].get_queryset(request).ordered
+    ] == []

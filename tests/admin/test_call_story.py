@@ -1,4 +1,5 @@
-"""A call's page tells its story, with links to all that belongs to it, and whether its record fits the log."""
+"""A call's page tells its story, with links to all that belongs to it, and whether its record fits
+the log."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 
 def told(call: Invocation) -> list[tuple[str, str]]:
-    return [(step.what, step.tone) for step in call_story.story_of(call, list(audit.audit_of_call(call)))]
+    return [
+        (step.what, step.tone)
+        for step in call_story.story_of(call, list(audit.audit_of_call(call)))
+    ]
 
 
 def page(call: Invocation) -> str:
@@ -37,11 +41,18 @@ def test_a_plain_call_was_asked_decided_sent_and_answered(site: Site) -> None:
     assert steps[2].after == pytest.approx(1.0)
 
 
-def test_a_held_call_tells_who_decided_and_its_log_is_looked_at(client_of: ClientOf, site: Site) -> None:
+def test_a_held_call_tells_who_decided_and_its_log_is_looked_at(
+    client_of: ClientOf, site: Site
+) -> None:
     request = hold()
     held = ApprovalRequest.objects.get(pk=request.pk)
     assert told(held.call)[2][0] == "Held for 1 approval"
-    decided(held, site.people["approver"], reason="Looks right.", at=timezone.now() + timedelta(seconds=5))
+    decided(
+        held,
+        site.people["approver"],
+        reason="Looks right.",
+        at=timezone.now() + timedelta(seconds=5),
+    )
     call = Invocation.objects.get(pk=held.call_id)
     assert ("Approved by approver", "good") in told(call)
     assert told(call)[-1] == ("The record matches the audit log", "good")
@@ -72,7 +83,12 @@ def test_a_call_leads_to_the_run_that_it_began(client_of: ClientOf, site: Site) 
 
 def test_who_decided_is_told_to_those_who_see_approvals(client_of: ClientOf, site: Site) -> None:
     held = ApprovalRequest.objects.get(pk=hold().pk)
-    decided(held, site.people["approver"], reason="Looks right.", at=timezone.now() + timedelta(seconds=5))
+    decided(
+        held,
+        site.people["approver"],
+        reason="Looks right.",
+        at=timezone.now() + timedelta(seconds=5),
+    )
     viewer = site.people["viewer"]
     viewer.groups.clear()
     viewer.user_permissions.add(Permission.objects.get(codename="view_invocation"))

@@ -1,4 +1,5 @@
-"""Two users have the form of one record open. The second save does not undo the changes of the first."""
+"""Two users have the form of one record open. The second save does not undo the changes of the
+first."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ SOON = datetime(2038, 1, 2, 3, 4, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Case:
-    """What one user enters into the form of a record, and what another user has saved since the form was opened."""
+    """What one user enters into the form of a record, and what another user has saved since the
+    form was opened."""
 
     model: type[Any]
     mine: dict[str, Any]
@@ -53,19 +55,45 @@ class Case:
 
 
 CASES = [
-    Case(Server, {"description": "mine"}, {"max_tools": 17, "lifecycle": "disabled"}, {"slug": "git"}),
-    Case(Agent, {"description": "mine"}, {"enabled": False, "capabilities": ["mcp_git::*"]}, {"slug": "ci"}),
+    Case(
+        Server, {"description": "mine"}, {"max_tools": 17, "lifecycle": "disabled"}, {"slug": "git"}
+    ),
+    Case(
+        Agent,
+        {"description": "mine"},
+        {"enabled": False, "capabilities": ["mcp_git::*"]},
+        {"slug": "ci"},
+    ),
     Case(Endpoint, {"name": "mine"}, {"enabled": False, "naming_style": "single"}),
     Case(Workspace, {"directory": "/srv/mine"}, {"agent": "ci"}),
-    Case(Grant, {"note": "mine"}, {"argument_pins": {"a": 1}, "expires_at": SOON}, {"expires_at__isnull": False}),
-    Case(Configuration, {"keep_calls_days": "7"}, {"sub_agent_enabled": False, "second_factor_roles": ["viewer"]}),
+    Case(
+        Grant,
+        {"note": "mine"},
+        {"argument_pins": {"a": 1}, "expires_at": SOON},
+        {"expires_at__isnull": False},
+    ),
+    Case(
+        Configuration,
+        {"keep_calls_days": "7"},
+        {"sub_agent_enabled": False, "second_factor_roles": ["viewer"]},
+    ),
     Case(Credential, {"description": "mine"}, {"scope": ["server:git", "server:time"]}),
     Case(EnergyPool, {"description": "mine"}, {"capacity": 5.0}),
     Case(Budget, {"hard": "900"}, {"enabled": False}, {"slug": "ci-calls"}),
-    Case(Tool, {"idempotent": "on"}, {"enabled": False, "own_description": "Theirs."}, {"name": "git_log"}),
+    Case(
+        Tool,
+        {"idempotent": "on"},
+        {"enabled": False, "own_description": "Theirs."},
+        {"name": "git_log"},
+    ),
     Case(RegistrySource, {"by_clock": "on"}, {"propose_versions": True}),
     Case(PolicyRule, {"note": "mine"}, {"priority": 7, "enabled": False}, {"name": "Pushes ask"}),
-    Case(Channel, {"minimum_risk": "2"}, {"enabled": False, "events": ["asked"]}, {"name": "Incidents"}),
+    Case(
+        Channel,
+        {"minimum_risk": "2"},
+        {"enabled": False, "events": ["asked"]},
+        {"name": "Incidents"},
+    ),
     Case(SlackIdentity, {"member": "U0MINE"}, {"team": "T0OTHER"}),
     Case(Conversation, {"title": "mine"}, {"servers": ["git"]}),
     Case(Provider, {"timeout": "30"}, {"enabled": False}),
@@ -96,7 +124,9 @@ def opened(client: Client, row: Any) -> dict[str, Any]:
 
 def errors(answer: Any) -> dict[str, str]:
     assert answer.status_code == 200, "the form was saved"
-    return {name: " ".join(texts) for name, texts in answer.context["adminform"].form.errors.items()}
+    return {
+        name: " ".join(texts) for name, texts in answer.context["adminform"].form.errors.items()
+    }
 
 
 def find(case: Case) -> Any:
@@ -110,7 +140,10 @@ def find(case: Case) -> Any:
 def test_form_keeps_what_others_have_saved_since_it_was_opened(client: Client, case: Case) -> None:
     row = find(case)
     form = opened(client, row)
-    others = {name: Agent.objects.get(slug=value) if name == "agent" else value for name, value in case.others.items()}
+    others = {
+        name: Agent.objects.get(slug=value) if name == "agent" else value
+        for name, value in case.others.items()
+    }
     if others:
         case.model._base_manager.filter(pk=row.pk).update(**others)
     answer = client.post(page(row), form | case.mine)
@@ -128,7 +161,9 @@ def test_field_that_both_have_changed_is_refused_once(client: Client, site: Site
     Agent.objects.filter(pk=agent.pk).update(description="theirs", calls_per_minute=9)
     answer = client.post(page(agent), form | {"description": "mine"})
     assert 'changed this to "theirs"' in errors(answer)["description"]
-    assert "Nothing was saved." in answer.content.decode(), "the form stands far below the top of the page"
+    assert "Nothing was saved." in answer.content.decode(), (
+        "the form stands far below the top of the page"
+    )
     assert [*errors(answer)] == ["description"]
     again = form_of(answer, "agent")
     assert again["description"] == ["mine"]
@@ -164,7 +199,9 @@ def test_relation_that_both_have_changed_is_shown_by_name(client: Client, site: 
 def test_secret_that_both_have_changed_is_refused_without_showing_it(client: Client) -> None:
     row = Credential.objects.get(name="github")
     form = opened(client, row)
-    credentials.save_credential(credential=Credential.objects.get(pk=row.pk), value="their-secret", actor=ACTOR)
+    credentials.save_credential(
+        credential=Credential.objects.get(pk=row.pk), value="their-secret", actor=ACTOR
+    )
     answer = client.post(page(row), form | {"value": "my-secret"})
     assert "Another user changed this" in errors(answer)["value"]
     shown = html.unescape(answer.content.decode())
@@ -186,7 +223,9 @@ def test_environment_that_somebody_else_has_changed_is_kept(client: Client) -> N
     assert server.description == "mine"
 
 
-def test_members_of_a_list_that_somebody_else_has_changed_are_kept(client: Client, site: Site) -> None:
+def test_members_of_a_list_that_somebody_else_has_changed_are_kept(
+    client: Client, site: Site
+) -> None:
     channel = Channel.objects.get(name="Incidents")
     form = opened(client, channel)
     channel.servers.set([site.servers["git"], site.servers["time"]])
@@ -206,14 +245,18 @@ def test_made_up_fingerprints_are_ignored(client: Client, site: Site) -> None:
     agent = site.agents["ci"]
     form = opened(client, agent)
     for text in ("{", "[]", '{"description": 1}', "[" * 100_000):
-        assert client.post(page(agent), form | {"_opened": text, "description": "mine"}).status_code == 302
+        assert (
+            client.post(page(agent), form | {"_opened": text, "description": "mine"}).status_code
+            == 302
+        )
 
 
 @pytest.mark.parametrize("whose", ["own", "another person's"])
 def test_account_that_is_disabled_while_a_password_is_hashed_stays_disabled(
     client_of: ClientOf, site: Site, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    person, text = site.people["viewer"], "a much longer password"
+    person = site.people["viewer"]
+    text = "a much longer password"
     set_password = User.set_password
 
     def set_and_disable(user: User, raw: str | None) -> None:
@@ -226,7 +269,9 @@ def test_account_that_is_disabled_while_a_password_is_hashed_stays_disabled(
         answer = client_of("viewer").post(reverse("admin:password_change"), form)
     else:
         form = {"password1": text, "password2": text, "usable_password": "true"}
-        answer = client_of("root").post(reverse("admin:auth_user_password_change", args=[person.pk]), form)
+        answer = client_of("root").post(
+            reverse("admin:auth_user_password_change", args=[person.pk]), form
+        )
     assert answer.status_code == 302
     person.refresh_from_db()
     assert person.check_password(text)

@@ -23,7 +23,9 @@ from tests.services.rows import dispatched
 pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 
 
-def test_the_first_look_shows_a_whole_entry_that_starts_this_site(client_of: ClientOf, site: Site) -> None:
+def test_the_first_look_shows_a_whole_entry_that_starts_this_site(
+    client_of: ClientOf, site: Site
+) -> None:
     Agent.objects.get_or_create(slug="local")
     answer = client_of("viewer").get(reverse("connect"))
     panel = answer.context["panel"]
@@ -32,7 +34,12 @@ def test_the_first_look_shows_a_whole_entry_that_starts_this_site(client_of: Cli
         "local",
         "default",
     )
-    for word in (str(settings.BASE_DIR / "manage.py"), "--agent", "SLIPSNISSE_VAR", str(settings.VAR_DIR)):
+    for word in (
+        str(settings.BASE_DIR / "manage.py"),
+        "--agent",
+        "SLIPSNISSE_VAR",
+        str(settings.VAR_DIR),
+    ):
         assert word in panel.text
     page = answer.content.decode()
     assert "~/.claude.json" in page
@@ -51,14 +58,24 @@ def test_an_entry_for_project_files_can_be_chosen(client_of: ClientOf, site: Sit
 @pytest.mark.exhaustive(one_in=5)
 @pytest.mark.parametrize("slug", [*HOSTS, "python", "typescript", "curl"])
 @pytest.mark.parametrize("way", ["stdio", "http"])
-def test_every_host_is_shown_or_says_what_to_choose(client_of: ClientOf, site: Site, slug: str, way: str) -> None:
-    answer = client_of("operator").get(reverse("connect"), {"host": slug, "way": way, "agent": "ci"})
+def test_every_host_is_shown_or_says_what_to_choose(
+    client_of: ClientOf, site: Site, slug: str, way: str
+) -> None:
+    answer = client_of("operator").get(
+        reverse("connect"), {"host": slug, "way": way, "agent": "ci"}
+    )
     panel = answer.context["panel"]
-    assert ("Choose" in panel.refused) if panel.refused else f'id="host-{slug}"' in answer.content.decode()
+    assert (
+        ("Choose" in panel.refused)
+        if panel.refused
+        else f'id="host-{slug}"' in answer.content.decode()
+    )
     assert bool(answer.context["seen"])  # what "ci" is granted
 
 
-def test_the_page_asks_the_same_questions_however_many_agents_there_are(client_of: ClientOf, site: Site) -> None:
+def test_the_page_asks_the_same_questions_however_many_agents_there_are(
+    client_of: ClientOf, site: Site
+) -> None:
     client = client_of("viewer")
     asked = []
     for _ in range(2):
@@ -69,11 +86,18 @@ def test_the_page_asks_the_same_questions_however_many_agents_there_are(client_o
     assert asked[1] <= asked[0] <= 31
 
 
-def test_it_turns_green_with_the_first_call_after_the_page_was_opened(client_of: ClientOf, site: Site) -> None:
+def test_it_turns_green_with_the_first_call_after_the_page_was_opened(
+    client_of: ClientOf, site: Site
+) -> None:
     client = client_of("viewer")
     live = client.get(reverse("connect"), {"agent": "ci"}).context["live"]
     asked = parse_qs(urlsplit(live).query)
-    dispatched("old", agent_slug="ci", endpoint_slug="default", received_at=timezone.now() - timedelta(hours=1))
+    dispatched(
+        "old",
+        agent_slug="ci",
+        endpoint_slug="default",
+        received_at=timezone.now() - timedelta(hours=1),
+    )
     dispatched("other", agent_slug="else", endpoint_slug="default", received_at=timezone.now())
     waiting = client.get(live)
     assert (waiting.status_code, asked["agent"]) == (200, ["ci"])
@@ -91,7 +115,9 @@ def test_it_turns_green_with_the_first_call_after_the_page_was_opened(client_of:
     assert "<b>" not in there.content.decode()
     for wrong in ("", "x", "9" * 12, "9" * 13):
         assert (
-            client.get(reverse("connect-live"), {"agent": "ci", "endpoint": "default", "since": wrong}).status_code
+            client.get(
+                reverse("connect-live"), {"agent": "ci", "endpoint": "default", "since": wrong}
+            ).status_code
             == 404
         )
 
@@ -104,7 +130,9 @@ def test_who_sees_no_agents_sees_no_page_and_strangers_are_sent_to_the_login(sit
     assert stranger.get(reverse("connect-live"), {"since": "1"}).status_code == 404
 
 
-def test_without_an_agent_or_an_endpoint_it_says_what_to_add(client_of: ClientOf, site: Site) -> None:
+def test_without_an_agent_or_an_endpoint_it_says_what_to_add(
+    client_of: ClientOf, site: Site
+) -> None:
     client = client_of("admin")
     Agent.objects.update(enabled=False)
     assert "Add an agent" in client.get(reverse("connect")).content.decode()
@@ -113,12 +141,18 @@ def test_without_an_agent_or_an_endpoint_it_says_what_to_add(client_of: ClientOf
     assert "Add an endpoint" in client.get(reverse("connect")).content.decode()
 
 
-def test_a_new_token_stands_in_every_hosts_entry_once_and_in_no_link(client_of: ClientOf, site: Site) -> None:
-    client, agent = client_of("admin"), site.agents["ci"]
+def test_a_new_token_stands_in_every_hosts_entry_once_and_in_no_link(
+    client_of: ClientOf, site: Site
+) -> None:
+    client = client_of("admin")
+    agent = site.agents["ci"]
     where = reverse("admin:mcpregistry_agent_issue_token", args=[agent.pk])
     answer = client.post(where, {"name": "box", "days": 7, "endpoint": "default"})
-    token, panels = answer.context["issued"], [one["panel"] for one in answer.context["panels"]]
-    assert {panel.slug for panel in panels} == {*HOSTS, "python", "typescript", "curl"} - {"claude-desktop"}
+    token = answer.context["issued"]
+    panels = [one["panel"] for one in answer.context["panels"]]
+    assert {panel.slug for panel in panels} == {*HOSTS, "python", "typescript", "curl"} - {
+        "claude-desktop"
+    }
     assert all(token in panel.text for panel in panels)
     assert not any(token in panel.link + panel.command for panel in panels)
     assert answer.content.decode().count(token) == 1 + len(panels)
@@ -126,5 +160,7 @@ def test_a_new_token_stands_in_every_hosts_entry_once_and_in_no_link(client_of: 
 
 
 def test_the_button_on_an_agents_page_leads_here(client_of: ClientOf, site: Site) -> None:
-    answer = client_of("viewer").get(reverse("admin:mcpregistry_agent_connect", args=[site.agents["ci"].pk]))
+    answer = client_of("viewer").get(
+        reverse("admin:mcpregistry_agent_connect", args=[site.agents["ci"].pk])
+    )
     assert answer["Location"] == f"{reverse('connect')}?agent=ci"

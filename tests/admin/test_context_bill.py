@@ -1,4 +1,5 @@
-"""The context bill: figures of the very list that hosts get, and tools that are hidden by narrower grants."""
+"""The context bill: figures of the very list that hosts get, and tools that are hidden by narrower
+grants."""
 
 from __future__ import annotations
 
@@ -21,24 +22,35 @@ from subagents.models import ExpertTool
 from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site, govern
 
-PAGE, HIDE = "/admin/context-bill/", "/admin/context-bill/hide/"
+PAGE = "/admin/context-bill/"
+HIDE = "/admin/context-bill/hide/"
 
 
-def test_it_counts_what_hosts_are_sent_and_what_was_called(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, endpoint, now = site.agents["local"], Endpoint.objects.get(slug="default"), timezone.now()
+def test_it_counts_what_hosts_are_sent_and_what_was_called(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = site.agents["local"]
+    endpoint = Endpoint.objects.get(slug="default")
+    now = timezone.now()
     endpoint.hide_unavailable = False
     endpoint.save()
     aged()
-    seen, found = catalogue_now(agent, endpoint, now=now), bill(agent, endpoint, now=now)
+    seen = catalogue_now(agent, endpoint, now=now)
+    found = bill(agent, endpoint, now=now)
     assert seen is not None
     assert found is not None
-    sizes = {entry.name: round(len(stored(entry.listing).encode()) / 4) for entry in seen.entries.values()}
+    sizes = {
+        entry.name: round(len(stored(entry.listing).encode()) / 4)
+        for entry in seen.entries.values()
+    }
     assert {line.name: line.tokens for line in found.lines} == sizes
     assert found.total == sum(sizes.values()) + context_bill.tokens(seen.instructions())
     calls = Invocation.objects.filter(agent_slug="local", endpoint_slug="default")
     for line in found.lines:
         assert line.calls == calls.filter(server_slug=line.server, tool_name=line.key).count()
-    assert {line.name for line in found.unused} == {line.name for line in found.lines if not line.calls}
+    assert {line.name for line in found.unused} == {
+        line.name for line in found.lines if not line.calls
+    }
     monkeypatch.setattr(context_bill, "MOST_CALLS", 1)
     partly = bill(agent, endpoint, now=now)
     assert partly is not None
@@ -59,7 +71,8 @@ def aged() -> None:
 
 
 def unused(site: Site, *, by_list: bool = False) -> set[str]:
-    agent, endpoint = site.agents["local"], Endpoint.objects.get(slug="default")
+    agent = site.agents["local"]
+    endpoint = Endpoint.objects.get(slug="default")
     found = bill(agent, endpoint, now=timezone.now(), holder=endpoint if by_list else agent)
     assert found is not None
     return {f"{line.server}::{line.key}" for line in found.unused}
@@ -69,7 +82,9 @@ def test_use_is_counted_as_far_as_hiding_reaches(site: Site) -> None:
     Endpoint.objects.filter(slug="default").update(hide_unavailable=False, scope="listed")
     endpoint = Endpoint.objects.get(slug="default")
     for grant in Grant.objects.filter(agent=site.agents["local"]):
-        Grant.objects.create(endpoint=endpoint, server=grant.server, tool=grant.tool, kind=grant.kind)
+        Grant.objects.create(
+            endpoint=endpoint, server=grant.server, tool=grant.tool, kind=grant.kind
+        )
     aged()
     Invocation.objects.all().delete()
     first, second, *_ = sorted(unused(site))
@@ -77,13 +92,21 @@ def test_use_is_counted_as_far_as_hiding_reaches(site: Site) -> None:
     called(first, agent_slug="local", endpoint_slug="elsewhere")
     called(second, agent_slug="other", endpoint_slug="default")
     assert (first in unused(site), second in unused(site)) == (False, True)
-    assert (first in unused(site, by_list=True), second in unused(site, by_list=True)) == (True, False)
+    assert (first in unused(site, by_list=True), second in unused(site, by_list=True)) == (
+        True,
+        False,
+    )
 
 
 def called(name: str, **by: str) -> None:
     server, _, tool = name.partition("::")
     Invocation.objects.create(
-        id=by["agent_slug"], state="succeeded", server_slug=server, tool_name=tool, received_at=timezone.now(), **by
+        id=by["agent_slug"],
+        state="succeeded",
+        server_slug=server,
+        tool_name=tool,
+        received_at=timezone.now(),
+        **by,
     )
 
 
@@ -104,14 +127,17 @@ def test_all_that_is_unused_is_asked_about_as_one_choice(client_of: ClientOf, si
     Endpoint.objects.update(hide_unavailable=False)
     aged()
     Invocation.objects.all().delete()
-    client, sent = client_of("admin"), {"agent": "local", "endpoint": "default", "days": "30", "unused": "1"}
+    client = client_of("admin")
+    sent = {"agent": "local", "endpoint": "default", "days": "30", "unused": "1"}
     asked = client.post(HIDE, sent).content.decode()
     sure = re.search(r'name="sure" value="([^"]+)"', asked)
     assert sure is not None
     assert 'name="unused" value="1"' in asked
     assert 'name="tick"' not in asked
     called(min(unused(site)), agent_slug="local", endpoint_slug="default")
-    assert client.post(HIDE, sent | {"sure": sure[1]}).status_code == 409, "it is not the same any more"
+    assert client.post(HIDE, sent | {"sure": sure[1]}).status_code == 409, (
+        "it is not the same any more"
+    )
 
 
 def test_undo_is_promised_only_where_it_is_so() -> None:
@@ -120,7 +146,8 @@ def test_undo_is_promised_only_where_it_is_so() -> None:
 
 
 def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, site: Site) -> None:
-    agent, endpoint = site.agents["local"], Endpoint.objects.get(slug="default")
+    agent = site.agents["local"]
+    endpoint = Endpoint.objects.get(slug="default")
     Endpoint.objects.update(hide_unavailable=False)
     endpoint.refresh_from_db()
     before = bill(agent, endpoint, now=timezone.now())
@@ -145,7 +172,9 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
 
 
 @pytest.mark.exhaustive(one_in=2)
-@pytest.mark.parametrize("query", ["", "agent=no&endpoint=no", "days=x", "agent=research&endpoint=readonly"])
+@pytest.mark.parametrize(
+    "query", ["", "agent=no&endpoint=no", "days=x", "agent=research&endpoint=readonly"]
+)
 def test_the_page_opens_for_who_may_only_look(client_of: ClientOf, site: Site, query: str) -> None:
     html = client_of("viewer").get(f"{PAGE}?{query}").content.decode()
     assert "Context bill" in html
@@ -153,9 +182,13 @@ def test_the_page_opens_for_who_may_only_look(client_of: ClientOf, site: Site, q
     assert client_of("admin").get(reverse("context-bill-hide")).status_code == 405
 
 
-def test_expert_tools_that_the_agent_is_shown_are_on_the_bill(client_of: ClientOf, site: Site) -> None:
+def test_expert_tools_that_the_agent_is_shown_are_on_the_bill(
+    client_of: ClientOf, site: Site
+) -> None:
     govern(site)
-    agent, endpoint, now = site.agents["ci"], Endpoint.objects.get(slug="default"), timezone.now()
+    agent = site.agents["ci"]
+    endpoint = Endpoint.objects.get(slug="default")
+    now = timezone.now()
     expert = ExpertTool.objects.get()
     expert.users.set([])
     before = bill(agent, endpoint, now=now)

@@ -37,13 +37,18 @@ def rule(site: Site) -> PolicyRule:
     return rules.save_rule(rule=PolicyRule(name="r", outcome="deny", note="first"), actor=ACTOR)
 
 
-def test_a_version_is_put_back_from_the_records_history(client_of: ClientOf, rule: PolicyRule) -> None:
-    root, first = client_of("root"), rule.history.get().history_id
+def test_a_version_is_put_back_from_the_records_history(
+    client_of: ClientOf, rule: PolicyRule
+) -> None:
+    root = client_of("root")
+    first = rule.history.get().history_id
     root.post(f"{RULES}{rule.pk}/change/", form(name="r", outcome="ask", note="second"))
     page = root.get(f"{RULES}{rule.pk}/history/").content.decode()
     assert version_page(first) in page
     assert "admin" in page  # from where
-    answer = root.post(version_page(first), {"shown": shown(root, version_page(first))}, follow=True)
+    answer = root.post(
+        version_page(first), {"shown": shown(root, version_page(first))}, follow=True
+    )
     assert "Restored: 1 changed." in answer.content.decode()
     rule.refresh_from_db()
     assert (rule.outcome, rule.note) == ("deny", "first")
@@ -61,7 +66,9 @@ def undo(client: Client, page: str) -> str:
 
 
 @pytest.mark.usefixtures("live_db")
-def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site, rule: PolicyRule) -> None:
+def test_the_last_action_is_undone_from_a_banner(
+    client_of: ClientOf, site: Site, rule: PolicyRule
+) -> None:
     root = client_of("root")
     answer = pressed(root, rule, "disable")
     assert "Rule r changed." in answer.content.decode()
@@ -82,13 +89,19 @@ def test_the_last_action_is_undone_from_a_banner(client_of: ClientOf, site: Site
 
 
 @pytest.mark.usefixtures("live_db")
-def test_undo_on_the_page_of_a_new_record_leads_to_its_list(client_of: ClientOf, site: Site) -> None:
+def test_undo_on_the_page_of_a_new_record_leads_to_its_list(
+    client_of: ClientOf, site: Site
+) -> None:
     root = client_of("root")
-    saved = root.post(f"{RULES}add/", form(name="mistake", outcome="deny") | {"_continue": "1"}, follow=True)
+    saved = root.post(
+        f"{RULES}add/", form(name="mistake", outcome="deny") | {"_continue": "1"}, follow=True
+    )
     page, _ = saved.redirect_chain[-1]
     at = re.search(r'name="at" value="([\d.]+)"', saved.content.decode())
     assert at
-    answer = root.post(reverse("history-undo"), {"at": at[1]}, headers={"Referer": f"http://testserver{page}"})
+    answer = root.post(
+        reverse("history-undo"), {"at": at[1]}, headers={"Referer": f"http://testserver{page}"}
+    )
     assert answer["Location"] == RULES
     assert not PolicyRule.objects.filter(name="mistake").exists()
 
@@ -114,10 +127,14 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
     servers = Server.objects.count()
     root.post(f"{RULES}{rule.pk}/change/", form(name="r", outcome="ask", note="second"))
     newest = rule.history.first()
-    PolicyRule.history.filter(pk=newest.pk).update(history_date=newest.history_date.replace(year=2100))
+    PolicyRule.history.filter(pk=newest.pk).update(
+        history_date=newest.history_date.replace(year=2100)
+    )
     assert "Restore…" in root.get(reverse("history-site")).content.decode()
     url = f"{reverse('history-site')}?at={moment}"
-    site.people["operator"].user_permissions.add(Permission.objects.get(codename="change_configuration"))
+    site.people["operator"].user_permissions.add(
+        Permission.objects.get(codename="change_configuration")
+    )
     assert client_of("operator").get(url).status_code == 403, "nor may they change rules"
     proposal = root.get(url).content.decode()
     assert "Restore the configuration of" in proposal
@@ -131,12 +148,18 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
 
 @pytest.mark.both_databases
 def test_what_a_group_was_allowed_is_put_back(client_of: ClientOf, site: Site) -> None:
-    root, page = client_of("root"), reverse("admin:auth_group_add")
-    look, change = (Permission.objects.get(codename=f"{verb}_server") for verb in ("view", "change"))
+    root = client_of("root")
+    page = reverse("admin:auth_group_add")
+    look, change = (
+        Permission.objects.get(codename=f"{verb}_server") for verb in ("view", "change")
+    )
     root.post(page, {"name": "keepers", "permissions": [look.pk]})
     group = Group.objects.get(name="keepers")
     first = group.history.first().history_id
-    root.post(reverse("admin:auth_group_change", args=[group.pk]), {"name": "guards", "permissions": [change.pk]})
+    root.post(
+        reverse("admin:auth_group_change", args=[group.pk]),
+        {"name": "guards", "permissions": [change.pk]},
+    )
     said = root.get(reverse("admin:auth_group_history", args=[group.pk])).content.decode()
     assert "Can change server" in said
     url = reverse("history-version", args=["auth.group", first])
@@ -158,7 +181,10 @@ def test_what_a_role_may_do_is_the_releases_word(client_of: ClientOf, site: Site
     role.permissions.remove(role.permissions.all()[0])
     version = role.history.get()
     root = client_of("root")
-    assert "Restore…" not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
+    assert (
+        "Restore…"
+        not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
+    )
     answer = root.get(reverse("history-version", args=["auth.group", version.history_id]))
     assert "come with the release" in answer.content.decode()
 
@@ -166,17 +192,27 @@ def test_what_a_role_may_do_is_the_releases_word(client_of: ClientOf, site: Site
 def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_back(
     client_of: ClientOf, site: Site
 ) -> None:
-    root, person = client_of("root"), site.people["viewer"]
+    root = client_of("root")
+    person = site.people["viewer"]
     person.user_permissions.clear()
     roles.give(user=person, role="operator")
-    name, person.username, person.is_active = person.username, "renamed", False
+    name = person.username
+    person.username = "renamed"
+    person.is_active = False
     person.set_password("canary-password")
     person.save()
     page = root.get(reverse("admin:auth_user_history", args=[person.pk])).content.decode()
     text = re.sub(r"<[^>]+>|\s+", " ", page)
     text = re.sub(r"\s+", " ", text)
-    for words in ("Roles added", "roles : operator", "Roles removed", "roles : viewer", f"username : {name} → renamed",
-                  "active : yes → no", "Password changed"):  # fmt: skip
+    for words in (
+        "Roles added",
+        "roles : operator",
+        "Roles removed",
+        "roles : viewer",
+        f"username : {name} → renamed",
+        "active : yes → no",
+        "Password changed",
+    ):
         assert words in text, words
     assert "canary" not in page
     assert person.password not in page
@@ -188,7 +224,9 @@ def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_b
     assert root.get(reverse("admin:auth_user_history", args=[4711])).status_code == 302
 
 
-def test_the_history_says_times_and_digests_as_people_read_them(client_of: ClientOf, site: Site) -> None:
+def test_the_history_says_times_and_digests_as_people_read_them(
+    client_of: ClientOf, site: Site
+) -> None:
     server = Server.objects.create(slug="fresh", transport="stdio", command=["uvx", "fresh"])
     server = lifecycle.confirm_launch(server=server, launch_hash=server.launch_hash(), actor=ACTOR)
     page = client_of("root").get(f"/admin/mcpregistry/server/{server.pk}/history/").content.decode()
@@ -208,7 +246,14 @@ def test_the_sites_history_offers_only_what_a_person_may_put_back(
 
 def test_the_history_names_other_records(client_of: ClientOf, site: Site) -> None:
     """A person by the name, not by the number."""
-    server, operator = site.servers["browser"], site.people["operator"]
-    lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash(), user=operator)
-    page = client_of("admin").get(reverse("admin:mcpregistry_server_history", args=[server.pk])).content.decode()
+    server = site.servers["browser"]
+    operator = site.people["operator"]
+    lifecycle.confirm_launch(
+        server=server, actor=ACTOR, launch_hash=server.launch_hash(), user=operator
+    )
+    page = (
+        client_of("admin")
+        .get(reverse("admin:mcpregistry_server_history", args=[server.pk]))
+        .content.decode()
+    )
     assert '<strong>confirmed by</strong>: <span class="sn-quiet">empty</span> → operator' in page

@@ -11,23 +11,37 @@ from tests.admin.conftest import ClientOf
 from tests.fakes.seed import Site
 
 pytestmark = [pytest.mark.usefixtures("contexts"), pytest.mark.one_database]
-CLIENT = '{"capabilities": {"elicitation": {}}, "clientInfo": {"name": "<b>Code</b>", "version": "9"}}'
+CLIENT = (
+    '{"capabilities": {"elicitation": {}}, "clientInfo": {"name": "<b>Code</b>", "version": "9"}}'
+)
 
 
 def test_sessions_are_found_shown_and_ended(client_of: ClientOf, site: Site) -> None:
     for name in ("first", "second"):
         host_sessions.begin(
-            session_id=name, agent="ci", endpoint="default", version="2025-11-25", client=CLIENT, name="<b>Code</b>",
+            session_id=name,
+            agent="ci",
+            endpoint="default",
+            version="2025-11-25",
+            client=CLIENT,
+            name="<b>Code</b>",
             said_version="9",
-        )  # fmt: skip
+        )
     server = Server.objects.order_by("slug")[0]
     host_sessions.note_connections("web@box:1", [("first", server.pk)])
-    operator, viewer = client_of("operator"), client_of("viewer")
+    operator = client_of("operator")
+    viewer = client_of("viewer")
     listed = viewer.get(reverse("admin:mcpregistry_hostsession_changelist") + "?q=fir")
     assert [row.pk for row in listed.context["cl"].result_list] == ["first"]
     address = reverse("admin:mcpregistry_hostsession_change", args=["first"])
     html = viewer.get(address).content.decode()
-    for told in ("&lt;b&gt;Code&lt;/b&gt; 9", server.slug, "web@box:1", "elicitation", "2025-11-25"):
+    for told in (
+        "&lt;b&gt;Code&lt;/b&gt; 9",
+        server.slug,
+        "web@box:1",
+        "elicitation",
+        "2025-11-25",
+    ):
         assert told in html, told
     assert "End session" not in html
     assert "End session" in operator.get(address).content.decode()

@@ -1,4 +1,5 @@
-"""Pages of packages: asked for, looked at, approved as shown, used; and what they say while a worker is at it."""
+"""Pages of packages: asked for, looked at, approved as shown, used; and what they say while a
+worker is at it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def test_a_package_is_asked_for_and_watched(client_of: ClientOf, site: Site) -> 
     refused = client.post(page("add"), {"ecosystem": "npm", "package": "--registry=x"})
     assert "is not a valid npm package name" in refused.content.decode()
     answer = client.post(
-        page("add"), {"ecosystem": "pypi", "package": "mcp-server-time", "slug": "clock2"}, follow=True
+        page("add"),
+        {"ecosystem": "pypi", "package": "mcp-server-time", "slug": "clock2"},
+        follow=True,
     )
     row = Install.objects.get(package="mcp-server-time")
     html = answer.content.decode()
@@ -38,7 +41,9 @@ def test_a_package_is_asked_for_and_watched(client_of: ClientOf, site: Site) -> 
     assert "is waiting for a worker" in html
     assert page("live", row.pk) in html
     assert client.get(page("live", row.pk)).status_code == 200
-    Install.objects.filter(pk=row.pk).update(state="failed", reason="There is no version 9. Check it.")
+    Install.objects.filter(pk=row.pk).update(
+        state="failed", reason="There is no version 9. Check it."
+    )
     live = client.get(page("live", row.pk))
     assert (live.status_code, "There is no version 9" in live.content.decode()) == (286, True)
     assert "Show next actions" in live.content.decode()
@@ -54,7 +59,13 @@ def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: S
     assert "1 package, with its hash; 0 new to this site" in html
     client = client_of("admin")
     shown = client.get(page("approve", row.pk)).content.decode()
-    for told in ("git-server", "1.1.0", "MIT", row.lock_sha256[:16], "This downloads the code of 1 package"):
+    for told in (
+        "git-server",
+        "1.1.0",
+        "MIT",
+        row.lock_sha256[:16],
+        "This downloads the code of 1 package",
+    ):
         assert told in shown
     old = row.lock_sha256
     lock = json.dumps(json.loads(row.lock) | {"requires": True})
@@ -65,11 +76,16 @@ def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: S
     assert (row.state, row.approved_by) == ("approved", site.people["admin"])
 
 
-def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(client_of: ClientOf, site: Site) -> None:
+def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(
+    client_of: ClientOf, site: Site
+) -> None:
     client = client_of("operator")
-    old, new = Install.objects.get(version="1.0.0", ecosystem="npm"), Install.objects.get(version="1.1.0")
+    old = Install.objects.get(version="1.0.0", ecosystem="npm")
+    new = Install.objects.get(version="1.1.0")
     for row in (old, new):
-        Install.objects.filter(pk=row.pk).update(state="installed", command=["node", f"{row.folder}/cli.js"])
+        Install.objects.filter(pk=row.pk).update(
+            state="installed", command=["node", f"{row.folder}/cli.js"]
+        )
         assert client.post(page("verb", row.pk, "use")).status_code == 302
     server = Server.objects.get(slug="git")
     assert (server.lifecycle, server.command) == ("draft", ["node", f"{new.folder}/cli.js"])
@@ -85,7 +101,11 @@ def test_a_server_is_set_to_it_rolled_back_and_then_a_draft(client_of: ClientOf,
 
 
 def test_lists_are_searched_and_filtered(client_of: ClientOf, site: Site) -> None:
-    html = client_of("viewer").get(page("changelist"), {"q": "git-server", "state": "waiting"}).content.decode()
+    html = (
+        client_of("viewer")
+        .get(page("changelist"), {"q": "git-server", "state": "waiting"})
+        .content.decode()
+    )
     assert "1.1.0" in html
     assert "1.0.0" not in html
     assert Server.objects.filter(transport=Transport.STDIO).exists()

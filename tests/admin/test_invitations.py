@@ -1,4 +1,5 @@
-"""Inviting people by link: one account for one link, with the role it names, and its secret is nowhere."""
+"""Inviting people by link: one account for one link, with the role it names, and its secret is
+nowhere."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def test_a_link_makes_one_account_with_its_role(site: Site) -> None:
     client = Client()
     form = {"code": raw, "username": "kim", "password": GOOD, "again": GOOD}
     assert client.post(reverse("join"), form).url == "/admin/"  # type: ignore[attr-defined]
-    assert logins.MARK in client.cookies, "a stranger's guesses would lock the browser in which the account was made"
+    assert logins.MARK in client.cookies, (
+        "a stranger's guesses would lock the browser in which the account was made"
+    )
     assert client.get("/approvals/").status_code == 200
     kim = User.objects.get(username="kim")
     assert (kim.is_staff, kim.is_superuser, roles.role_of(kim)) == (True, False, "approver")
@@ -52,7 +55,9 @@ def test_what_is_wrong_leaves_the_link_whole(site: Site) -> None:
     for name, password in (("kim", "1234"), ("viewer", GOOD), ("not a name", GOOD)):
         with pytest.raises(ConfigInvalid):
             invitations.accept(raw=raw, username=name, password=password)
-    differ = Client().post(reverse("join"), {"code": raw, "username": "kim", "password": GOOD, "again": "other"})
+    differ = Client().post(
+        reverse("join"), {"code": raw, "username": "kim", "password": GOOD, "again": "other"}
+    )
     assert "The two passwords do not match." in differ.content.decode()
     assert invitations.accept(raw=raw, username="kim", password=GOOD).username == "kim"
 
@@ -92,7 +97,9 @@ def test_a_link_gives_nothing_that_its_maker_could_not_give_now(site: Site, how:
     assert not User.objects.filter(username="kim").exists()
 
 
-def test_of_two_who_use_a_link_at_once_one_gets_in(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_who_use_a_link_at_once_one_gets_in(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, raw = made(site)
     make = invitations._account
 
@@ -106,7 +113,9 @@ def test_of_two_who_use_a_link_at_once_one_gets_in(site: Site, monkeypatch: pyte
         invitations.accept(raw=raw, username="second", password=GOOD)
 
 
-def test_the_page_shows_the_link_once_and_only_to_who_may_invite(client_of: ClientOf, site: Site) -> None:
+def test_the_page_shows_the_link_once_and_only_to_who_may_invite(
+    client_of: ClientOf, site: Site
+) -> None:
     url = reverse("admin:mcpregistry_invitation_add")
     form = {"name": "Kim", "role": "viewer", "days": "7"}
     assert client_of("approver").post(url, form).status_code == 403
@@ -118,7 +127,10 @@ def test_the_page_shows_the_link_once_and_only_to_who_may_invite(client_of: Clie
     assert path.endswith("/join/"), "the secret stands where no request has it"
     assert invitations.find(raw) is not None
     assert "no-store" in answer["Cache-Control"]
-    for page in (reverse("admin:mcpregistry_invitation_changelist"), "/admin/mcpregistry/auditentry/"):
+    for page in (
+        reverse("admin:mcpregistry_invitation_changelist"),
+        "/admin/mcpregistry/auditentry/",
+    ):
         assert raw not in client_of("admin").get(page).content.decode()
 
 
@@ -138,7 +150,13 @@ def test_whoever_may_only_add_people_gives_nobody_a_role_by_a_link(site: Site) -
 def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) -> None:
     client = client_of("admin")
     url = reverse("admin:auth_user_add")
-    form = {"username": "kim", "role": "approver", "usable_password": "true", "password1": GOOD, "password2": GOOD}
+    form = {
+        "username": "kim",
+        "role": "approver",
+        "usable_password": "true",
+        "password1": GOOD,
+        "password2": GOOD,
+    }
     client.post(url, form)
     kim = User.objects.get(username="kim")
     assert (kim.is_staff, roles.role_of(kim)) == (True, "approver")
@@ -148,7 +166,9 @@ def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) 
         client.post(page, {"username": "kim", "role": role, "is_active": "on"})
         kim = User.objects.get(username="kim")
         assert (roles.role_of(kim), kim.is_staff) == (role, bool(role))
-    kinds = AuditEntry.objects.filter(subject="user:kim", kind__contains="roles").values_list("kind", flat=True)
+    kinds = AuditEntry.objects.filter(subject="user:kim", kind__contains="roles").values_list(
+        "kind", flat=True
+    )
     assert {*kinds} == {"user.roles_given", "user.roles_taken"}
     html = client.get(page).content.decode()
     assert 'name="role"' in html
@@ -164,7 +184,9 @@ def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) 
 
 
 @pytest.mark.both_databases
-def test_a_rotated_token_works_beside_the_new_one_until_the_overlap_is_over(client_of: ClientOf, site: Site) -> None:
+def test_a_rotated_token_works_beside_the_new_one_until_the_overlap_is_over(
+    client_of: ClientOf, site: Site
+) -> None:
     old, raw = tokens.issue_token(name="box", agent=site.agents["ci"], actor=ACTOR)
     url = reverse("admin:mcpregistry_token_rotate", args=[old.pk])
     assert client_of("operator").post(url, {"hours": "24"}).status_code == 403
@@ -192,7 +214,9 @@ def test_a_rotated_token_works_beside_the_new_one_until_the_overlap_is_over(clie
     assert AuditEntry.objects.filter(kind="token.rotated").count() == 2
 
 
-def test_another_persons_token_is_not_rotated_and_ones_own_is(client_of: ClientOf, site: Site) -> None:
+def test_another_persons_token_is_not_rotated_and_ones_own_is(
+    client_of: ClientOf, site: Site
+) -> None:
     for name, status in (("approver", 403), ("admin", 200)):
         held, _ = tokens.issue_token(name="laptop", user=site.people[name], actor=ACTOR)
         url = reverse("admin:mcpregistry_token_rotate", args=[held.pk])
@@ -206,12 +230,22 @@ def test_another_persons_token_is_not_rotated_and_ones_own_is(client_of: ClientO
 
 def test_lists_say_what_ends_soon(client_of: ClientOf, site: Site) -> None:
     old, _ = tokens.issue_token(
-        name="brief", agent=site.agents["ci"], actor=ACTOR, expires_at=timezone.now() + timedelta(days=3)
+        name="brief",
+        agent=site.agents["ci"],
+        actor=ACTOR,
+        expires_at=timezone.now() + timedelta(days=3),
     )
-    html = client_of("viewer").get(reverse("admin:mcpregistry_token_changelist") + "?validity=soon").content.decode()
+    html = (
+        client_of("viewer")
+        .get(reverse("admin:mcpregistry_token_changelist") + "?validity=soon")
+        .content.decode()
+    )
     assert old.prefix in html
     assert "expires soon" in html.lower()
     later, _ = tokens.issue_token(name="long", agent=site.agents["ci"], actor=ACTOR)
-    assert later.prefix not in client_of("viewer").get(
-        reverse("admin:mcpregistry_token_changelist") + "?validity=soon"
-    ).content.decode()  # fmt: skip
+    assert (
+        later.prefix
+        not in client_of("viewer")
+        .get(reverse("admin:mcpregistry_token_changelist") + "?validity=soon")
+        .content.decode()
+    )

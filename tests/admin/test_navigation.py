@@ -1,4 +1,5 @@
-"""The navigation: few areas, every list within two clicks, nothing that a person may not open, and where they are."""
+"""The navigation: few areas, every list within two clicks, nothing that a person may not open, and
+where they are."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def areas(client_of: ClientOf, who: str, path: str) -> list[dict[str, object]]:
 def test_there_are_at_most_eight_areas_and_each_list_is_in_one() -> None:
     assert len(AREAS) <= 8
     urls = [page.url for area in AREAS for page in area.pages]
-    lists = {f"{model._meta.app_label}_{model._meta.model_name}" for model in admin.site._registry} - _OF_RECORDS
+    lists = {
+        f"{model._meta.app_label}_{model._meta.model_name}" for model in admin.site._registry
+    } - _OF_RECORDS
     assert {f"admin:{name}_changelist" for name in lists} <= {*urls}
     assert len(urls) == len({*urls})
     pages = [page for area in AREAS for page in area.pages]
@@ -39,7 +42,11 @@ def test_there_are_at_most_eight_areas_and_each_list_is_in_one() -> None:
 def test_every_page_of_it_opens(client_of: ClientOf, site: Site, who: str) -> None:
     client = client_of(who)
     found = [page["link"] for area in areas(client_of, who, "/admin/") for page in area["items"]]  # type: ignore[attr-defined]
-    assert {link: status for link in found if (status := client.get(link, follow=True).status_code) != 200} == {}
+    assert {
+        link: status
+        for link in found
+        if (status := client.get(link, follow=True).status_code) != 200
+    } == {}
     assert (reverse("admin:auth_user_changelist") in found) == (who == "root")
 
 
@@ -60,9 +67,9 @@ def test_it_says_where_one_is(client_of: ClientOf, site: Site, path: str, title:
     here = [(is_here, page["title"]) for is_here, page in pages if page["active"]]
     assert here == [(True, title)]
     html = client_of("root").get(path).content.decode()
-    assert re.findall(r'aria-current="page"[^>]*>(?:<span class="material[^<]*</span>)?<span>([^<]*)', html)[:1] == [
-        title
-    ]
+    assert re.findall(
+        r'aria-current="page"[^>]*>(?:<span class="material[^<]*</span>)?<span>([^<]*)', html
+    )[:1] == [title]
 
 
 @pytest.mark.both_databases
@@ -73,8 +80,14 @@ def test_both_shells_count_what_waits(client_of: ClientOf, site: Site) -> None:
         assert re.findall(r'sn-badge">(\d+)<', html) == ["3", "1", "2"]
 
 
-def test_who_lacks_one_of_a_pages_permissions_is_not_led_there(client_of: ClientOf, site: Site) -> None:
-    needs = {"who": access_table._MAY_SEE, "analyzer": analyzer._MAY_SEE, "context-bill": context_bill._MAY_SEE}
+def test_who_lacks_one_of_a_pages_permissions_is_not_led_there(
+    client_of: ClientOf, site: Site
+) -> None:
+    needs = {
+        "who": access_table._MAY_SEE,
+        "analyzer": analyzer._MAY_SEE,
+        "context-bill": context_bill._MAY_SEE,
+    }
     pages = {page.url: page for area in AREAS for page in area.pages}
     assert {url: {pages[url].permission, *pages[url].also} for url in needs} == {
         url: {*names} for url, names in needs.items()
@@ -87,7 +100,9 @@ def test_who_lacks_one_of_a_pages_permissions_is_not_led_there(client_of: Client
     assert not any(pages[url].opens(request) for url in needs)
 
 
-def test_its_addresses_begin_with_the_prefix_of_the_server_in_front(client_of: ClientOf, site: Site) -> None:
+def test_its_addresses_begin_with_the_prefix_of_the_server_in_front(
+    client_of: ClientOf, site: Site
+) -> None:
     request = client_of("root").get("/admin/").wsgi_request
     before = get_script_prefix()
     try:

@@ -1,4 +1,5 @@
-"""The overview: first steps, what needs people, how calls go, what fails; and that it stays quick."""
+"""The overview: first steps, what needs people, how calls go, what fails; and that it stays
+quick."""
 
 from __future__ import annotations
 
@@ -41,12 +42,27 @@ NOW = datetime(2026, 11, 25, 10, 20, tzinfo=UTC)
 
 
 def call(
-    number: int, at: datetime, *, state: State = State.SUCCEEDED, tool: str = "git_log", result: str = "{}"
+    number: int,
+    at: datetime,
+    *,
+    state: State = State.SUCCEEDED,
+    tool: str = "git_log",
+    result: str = "{}",
 ) -> Invocation:
     return Invocation(
-        id=f"over-{number}", state=state.value, agent_slug="ci", server_slug="git", tool_name=tool,
-        exposed_name=tool, origin="http", writer="w", received_at=at, duration_ms=5.0, result=result, arguments="{}",
-    )  # fmt: skip
+        id=f"over-{number}",
+        state=state.value,
+        agent_slug="ci",
+        server_slug="git",
+        tool_name=tool,
+        exposed_name=tool,
+        origin="http",
+        writer="w",
+        received_at=at,
+        duration_ms=5.0,
+        result=result,
+        arguments="{}",
+    )
 
 
 def page(client_of: ClientOf, who: str = "viewer", query: str = "") -> str:
@@ -55,13 +71,17 @@ def page(client_of: ClientOf, who: str = "viewer", query: str = "") -> str:
 
 def test_what_needs_people_stands_above_all_figures(client_of: ClientOf, site: Site) -> None:
     hold()
-    Token.objects.filter(agent=site.agents["local"]).update(expires_at=timezone.now() + timedelta(days=3))
+    Token.objects.filter(agent=site.agents["local"]).update(
+        expires_at=timezone.now() + timedelta(days=3)
+    )
     html = page(client_of)
     needs = re.findall(r'<b class="sn-(\w+)">(\d+)</b> ([^<]+)<', html)
     assert ("bad", "1", "call is held for a decision") in needs
     assert ("bad", "1", "server is down") in needs
     assert ("warn", "2", "definitions wait for approval") in needs
-    assert any(words.startswith("token") and words.endswith("within two weeks") for _, _, words in needs)
+    assert any(
+        words.startswith("token") and words.endswith("within two weeks") for _, _, words in needs
+    )
     assert html.index('id="needs"') < html.index('id="traffic"')
     for link in re.findall(r'<li><a href="([^"]+)"><b class="sn-', html):
         assert client_of("root").get(link.replace("&amp;", "&")).status_code == 200, link
@@ -117,7 +137,11 @@ def test_hours_that_are_over_are_counted_once_and_read_with_what_came_since(site
     assert call_hours.count_due(NOW) == 0
     for name, calls in (("day", 3), ("week", 5), ("month", 5)):
         found = overview.traffic(overview.PERIODS[name], now=NOW)
-        assert (found.calls, found.errors, len(found.bars)) == (calls, 1, overview.PERIODS[name].bars)
+        assert (found.calls, found.errors, len(found.bars)) == (
+            calls,
+            1,
+            overview.PERIODS[name].bars,
+        )
         newest = usage.lately(found.live_from, overview.PERIODS[name].first(NOW), now=NOW)
         busy = overview.busiest(overview.PERIODS[name], now=NOW, newest=newest)
         assert [(row.tool, row.calls, row.errors) for row in busy] == [("git_log", calls, 1)]
@@ -130,14 +154,24 @@ def test_hours_that_are_over_are_counted_once_and_read_with_what_came_since(site
 def test_failures_are_grouped_by_what_the_tool_said(client_of: ClientOf, site: Site) -> None:
     Invocation.objects.all().delete()
     now = timezone.now()
-    said = [f'{{"content":[{{"type":"text","text":"no branch \\"b{n}\\" <here>"}}],"isError":true}}' for n in range(3)]
+    said = [
+        f'{{"content":[{{"type":"text","text":"no branch \\"b{n}\\" <here>"}}],"isError":true}}'
+        for n in range(3)
+    ]
     Invocation.objects.bulk_create(
-        [call(n, now - timedelta(minutes=n), state=State.TOOL_ERROR, result=text) for n, text in enumerate(said)]
+        [
+            call(n, now - timedelta(minutes=n), state=State.TOOL_ERROR, result=text)
+            for n, text in enumerate(said)
+        ]
         + [call(9, now, state=State.NOT_SENT)]
     )
-    Invocation.objects.filter(pk="over-9").update(reason="The server did not answer.", error_code="NOT-SENT")
+    Invocation.objects.filter(pk="over-9").update(
+        reason="The server did not answer.", error_code="NOT-SENT"
+    )
     since = now - timedelta(hours=23)
-    groups = patterns_since(since, usage.lately(since, since, now=now), wanted=usage.Wanted(), most=8).rows
+    groups = patterns_since(
+        since, usage.lately(since, since, now=now), wanted=usage.Wanted(), most=8
+    ).rows
     assert [(group.alike.count, group.shape) for group in groups] == [
         (3, "no branch '…' <here>"),
         (1, "The server did not answer."),
@@ -149,7 +183,9 @@ def test_failures_are_grouped_by_what_the_tool_said(client_of: ClientOf, site: S
 
 def test_the_slowest_tools_are_those_of_the_last_calls(client_of: ClientOf, site: Site) -> None:
     found = Tool.objects.get(server__slug="git", name="git_log")
-    ToolUsage.objects.create(tool=found, calls=9, seconds=1, length=1, median=0.25, p95=4.2, counted_at=timezone.now())
+    ToolUsage.objects.create(
+        tool=found, calls=9, seconds=1, length=1, median=0.25, p95=4.2, counted_at=timezone.now()
+    )
     html = page(client_of)
     assert "git_log" in html[html.index('id="slowest"') :]
     assert "4.2 s" in html[html.index('id="slowest"') :]
@@ -159,15 +195,27 @@ def test_the_slowest_tools_are_those_of_the_last_calls(client_of: ClientOf, site
 @pytest.mark.parametrize("period", ["day", "week", "month", "nonsense"])
 def test_the_chart_has_a_scale(client_of: ClientOf, site: Site, period: str) -> None:
     html = page(client_of, query=f"?period={period}")
-    scale = re.search(r'class="sn-scale" aria-hidden="true"><span>([\d,]+)</span><span>([\d.,]+)</span><span>0<', html)
+    scale = re.search(
+        r'class="sn-scale" aria-hidden="true"><span>([\d,]+)</span><span>([\d.,]+)</span><span>0<',
+        html,
+    )
     assert scale is not None
     assert html.count("sn-good") == {"week": 28, "month": 30}.get(period, 24)
 
 
 def copied(model: type[Model], hours: int, **moved: str) -> None:
-    """The rows of a table once more for each of so many hours before; ``moved`` says how columns differ, in SQL."""
-    columns = {each.column: each.column for each in model._meta.concrete_fields if not isinstance(each, AutoField)}
-    earlier = "datetime({}, '-' || n || ' hours')" if connection.vendor == "sqlite" else "{} - n * interval '1 hour'"
+    """The rows of a table once more for each of so many hours before; ``moved`` says how columns
+    differ, in SQL."""
+    columns = {
+        each.column: each.column
+        for each in model._meta.concrete_fields
+        if not isinstance(each, AutoField)
+    }
+    earlier = (
+        "datetime({}, '-' || n || ' hours')"
+        if connection.vendor == "sqlite"
+        else "{} - n * interval '1 hour'"
+    )
     columns |= {column: how.format(earlier=earlier.format(column)) for column, how in moved.items()}
     with connection.cursor() as cursor:
         cursor.execute(
@@ -193,9 +241,11 @@ def quickest(client: Client, query: str) -> float:
 @pytest.mark.exhaustive
 @pytest.mark.one_database  # what is compared is this process's own time, and SQLite works in it
 def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Site) -> None:
-    """An hour of them is made and counted, and copied to all hours of four weeks; the clock then adds up the days.
+    """An hour of them is made and counted, and copied to all hours of four weeks; the clock then
+    adds up the days.
 
-    The page takes twice the time for a month of them that it took for the hour, where all rows would take hundreds of times.
+    The page takes twice the time for a month of them that it took for the hour, where all rows
+    would take hundreds of times.
     """
     Invocation.objects.all().delete()
     now = timezone.now().replace(microsecond=0)

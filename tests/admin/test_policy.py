@@ -28,14 +28,27 @@ RULES = "/admin/mcpregistry/policyrule/"
 
 
 def form(**changes: Any) -> dict[str, Any]:
-    values = {"name": "Big", "enabled": "on", "outcome": "ask", "priority": 100, "quorum": 1, "decide_seconds": 900,
-              "execute_seconds": 600, "refusal_seconds": 300, "condition": "", "expert": "", "note": ""}  # fmt: skip
+    values = {
+        "name": "Big",
+        "enabled": "on",
+        "outcome": "ask",
+        "priority": 100,
+        "quorum": 1,
+        "decide_seconds": 900,
+        "execute_seconds": 600,
+        "refusal_seconds": 300,
+        "condition": "",
+        "expert": "",
+        "note": "",
+    }
     return values | changes
 
 
 def test_a_rule_is_made_changed_and_deleted(client_of: ClientOf, site: Site) -> None:
     root = client_of("root")
-    answer = root.post(f"{RULES}add/", form(condition="args.amount > 100", tool=Tool.objects.all()[0].pk))
+    answer = root.post(
+        f"{RULES}add/", form(condition="args.amount > 100", tool=Tool.objects.all()[0].pk)
+    )
     assert answer.status_code == 302
     rule = PolicyRule.objects.get()
     assert (rule.condition, rule.history.count()) == ("args.amount > 100", 1)
@@ -43,11 +56,17 @@ def test_a_rule_is_made_changed_and_deleted(client_of: ClientOf, site: Site) -> 
     assert PolicyRule.objects.get().outcome == "deny"
     assert root.post(f"{RULES}{rule.pk}/delete/", {"post": "yes"}).status_code == 302
     assert not PolicyRule.objects.exists()
-    told = AuditEntry.objects.filter(subject=f"rule:{rule.pk}").order_by("id").values_list("kind", flat=True)
+    told = (
+        AuditEntry.objects.filter(subject=f"rule:{rule.pk}")
+        .order_by("id")
+        .values_list("kind", flat=True)
+    )
     assert list(told) == ["rule.created", "rule.changed", "rule.deleted"]
 
 
-def test_a_broken_condition_is_said_at_its_field_and_what_was_typed_stays(client_of: ClientOf) -> None:
+def test_a_broken_condition_is_said_at_its_field_and_what_was_typed_stays(
+    client_of: ClientOf,
+) -> None:
     answer = client_of("root").post(f"{RULES}add/", form(condition="args.amount > 100 &&"))
     assert answer.status_code == 200
     assert "column 21" in str(answer.context["adminform"].form.errors["condition"])
@@ -77,9 +96,13 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
     assert PolicyRule.objects.filter(enabled=True).count() == 3
 
 
-def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(client_of: ClientOf, site: Site) -> None:
+def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(
+    client_of: ClientOf, site: Site
+) -> None:
     rule = rules.save_rule(rule=PolicyRule(name="r<b>", condition="args.x == 1"), actor=ACTOR)
-    audit.record(kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule.pk}", why="reads 'x'")
+    audit.record(
+        kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule.pk}", why="reads 'x'"
+    )
     root = client_of("root")
     page = root.get(f"{RULES}{rule.pk}/change/").content.decode()
     assert "Failed evaluations of the condition" in page
@@ -100,31 +123,44 @@ def test_only_administrators_write_rules(client_of: ClientOf, role: str, may: bo
     assert PolicyRule.objects.exists() is may
 
 
-def test_a_rule_made_from_a_call_is_a_draft_that_is_tried_and_then_made_live(client_of: ClientOf, site: Site) -> None:
-    root, call = client_of("root"), Invocation.objects.filter(server_slug="git", state="succeeded").first()
+def test_a_rule_made_from_a_call_is_a_draft_that_is_tried_and_then_made_live(
+    client_of: ClientOf, site: Site
+) -> None:
+    root = client_of("root")
+    call = Invocation.objects.filter(server_slug="git", state="succeeded").first()
     assert call is not None
     page = root.get(f"/admin/mcpregistry/invocation/{call.pk}/change/").content.decode()
     assert f"policyrule/add/?call={call.pk}" in page
     assert (
         f"?call={call.pk}"
-        not in client_of("viewer").get(f"/admin/mcpregistry/invocation/{call.pk}/change/").content.decode()
+        not in client_of("viewer")
+        .get(f"/admin/mcpregistry/invocation/{call.pk}/change/")
+        .content.decode()
     )
     begun = root.get(f"{RULES}add/?call={call.pk}").context["adminform"].form.initial
     assert (begun["draft"], Tool.objects.get(pk=begun["tool"]).name) == (True, call.tool_name)
-    written = form(**{name: value for name, value in begun.items() if value} | {"outcome": "deny", "draft": "on"})
+    written = form(
+        **{name: value for name, value in begun.items() if value}
+        | {"outcome": "deny", "draft": "on"}
+    )
     tried = root.post(f"{RULES}add/", written)
     rule = PolicyRule.objects.get()
     assert (tried.url, rule.draft, rule.live) == (f"{RULES}{rule.pk}/try/", True, False)
     assert "Enable the saved draft" in root.get(tried.url).content.decode()
-    assert root.post(reverse("admin:mcpregistry_policyrule_verb", args=[rule.pk, "live"])).status_code == 302
+    assert (
+        root.post(reverse("admin:mcpregistry_policyrule_verb", args=[rule.pk, "live"])).status_code
+        == 302
+    )
     assert PolicyRule.objects.get().live
 
 
-# -- replay ------------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.both_databases
-def test_a_draft_is_tried_on_past_calls_and_nothing_is_saved(client_of: ClientOf, site: Site) -> None:
+def test_a_draft_is_tried_on_past_calls_and_nothing_is_saved(
+    client_of: ClientOf, site: Site
+) -> None:
     client = client_of("viewer")
     assert client.get(f"{RULES}try/").status_code == 200
     draft = {"outcome": "deny", "priority": 100, "condition": 'args.query == "number 1"', "days": 7}
@@ -142,7 +178,9 @@ def test_a_saved_rule_is_tried_with_changes(client_of: ClientOf, site: Site) -> 
     url = reverse("admin:mcpregistry_policyrule_try_one", args=[rule.pk])
     client = client_of("viewer")
     assert client.get(url).context["form"].initial["outcome"] == "deny"
-    report = client.post(url, {"outcome": "allow", "priority": 1, "server": "git", "days": 7}).context["report"]
+    report = client.post(
+        url, {"outcome": "allow", "priority": 1, "server": "git", "days": 7}
+    ).context["report"]
     assert report.allowed > 0
     rule.refresh_from_db()
     assert (rule.outcome, rule.server_id) == ("deny", None)
@@ -152,17 +190,24 @@ def test_a_broken_draft_says_where(client_of: ClientOf) -> None:
     draft = {"outcome": "deny", "priority": 100, "condition": "args.", "days": 7}
     answer = client_of("viewer").post(f"{RULES}try/", draft)
     assert "column 6" in str(answer.context["form"].errors["condition"])
-    answer = client_of("viewer").post(f"{RULES}try/", draft | {"condition": "", "tool": "nobody::nothing"})
+    answer = client_of("viewer").post(
+        f"{RULES}try/", draft | {"condition": "", "tool": "nobody::nothing"}
+    )
     assert "No tool named" in str(answer.context["form"].non_field_errors())
 
 
-# -- why ---------------------------------------------------------------------------------------------
+# -- why -------------------------------------------------------------------------------------------
 
 
 def test_why_says_every_stage(client_of: ClientOf, site: Site) -> None:
     client = client_of("viewer")
     assert client.get(f"{RULES}why/").status_code == 200
-    asked = {"agent": "local", "endpoint": "default", "tool": "git::git_push", "arguments": '{"query": "x"}'}
+    asked = {
+        "agent": "local",
+        "endpoint": "default",
+        "tool": "git::git_push",
+        "arguments": '{"query": "x"}',
+    }
     found = client.get(f"{RULES}why/", asked)
     assert found.context["why"].listed
     assert "waits for 1 of" in found.content.decode()
@@ -170,11 +215,14 @@ def test_why_says_every_stage(client_of: ClientOf, site: Site) -> None:
     assert "definition is not approved yet" in hidden.content.decode()
     wrong = client.get(f"{RULES}why/", asked | {"tool": "nobody::nothing"})
     assert "No tool named" in str(wrong.context["form"].errors["tool"])
-    assert client.get(f"{RULES}why/", asked | {"arguments": "[1]"}).context["form"].errors["arguments"]
+    assert (
+        client.get(f"{RULES}why/", asked | {"arguments": "[1]"}).context["form"].errors["arguments"]
+    )
 
 
 def test_whoever_may_not_see_calls_tries_no_rule_on_them(site: Site) -> None:
-    """The page and REST answer with arguments of past calls, and conditions can ask for each letter of them."""
+    """The page and REST answer with arguments of past calls, and conditions can ask for each letter
+    of them."""
     rule = PolicyRule.objects.create(name="Big", outcome="ask")
     user = User.objects.create(username="rules-only", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_policyrule"))
@@ -188,11 +236,13 @@ def test_whoever_may_not_see_calls_tries_no_rule_on_them(site: Site) -> None:
     assert client.get(f"{RULES}try/").status_code == 403
     _, raw = tokens.issue_token(name="t", actor=ACTOR, user=user)
     asked = {"data": {"rule": {"condition": "true"}}, "content_type": "application/json"}
-    answer = Client().post("/api/v1/rules/test", **asked, headers={"authorization": f"Bearer {raw}"})
+    answer = Client().post(
+        "/api/v1/rules/test", **asked, headers={"authorization": f"Bearer {raw}"}
+    )
     assert (answer.status_code, answer.json()["code"]) == (403, "DENIED")
 
 
-# -- what a tool does --------------------------------------------------------------------------------
+# -- what a tool does ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -223,28 +273,50 @@ def test_a_person_says_what_a_tool_does(client_of: ClientOf, claimed: Tool) -> N
     url = reverse("admin:mcpregistry_tool_behaviour", args=[claimed.pk])
     client = client_of("approver")
     assert client.get(url).status_code == 200
-    assert client.post(url, {"read_only": "true", "destructive": "true", "open_world": ""}).status_code == 200
-    assert client.post(url, {"read_only": "false", "destructive": "false", "open_world": ""}).status_code == 302
+    assert (
+        client.post(url, {"read_only": "true", "destructive": "true", "open_world": ""}).status_code
+        == 200
+    )
+    assert (
+        client.post(
+            url, {"read_only": "false", "destructive": "false", "open_world": ""}
+        ).status_code
+        == 302
+    )
     claimed.refresh_from_db()
     assert (claimed.read_only, claimed.destructive, claimed.open_world) == (False, False, None)
     assert client_of("operator").post(url, {"read_only": "true"}).status_code == 403
 
 
-def test_nobody_vouches_for_what_was_changed_after_the_page_was_shown(client_of: ClientOf, claimed: Tool) -> None:
-    client, url = client_of("approver"), reverse("admin:mcpregistry_tool_behaviour", args=[claimed.pk])
+def test_nobody_vouches_for_what_was_changed_after_the_page_was_shown(
+    client_of: ClientOf, claimed: Tool
+) -> None:
+    client = client_of("approver")
+    url = reverse("admin:mcpregistry_tool_behaviour", args=[claimed.pk])
     shown = client.get(url).context["seen"]
-    behaviour.confirm_annotations(tool=claimed, actor=ACTOR, read_only=False, destructive=True, open_world=None)
-    refused = client.post(url, {"read_only": "true", "destructive": "", "open_world": "", "seen": shown})
+    behaviour.confirm_annotations(
+        tool=claimed, actor=ACTOR, read_only=False, destructive=True, open_world=None
+    )
+    refused = client.post(
+        url, {"read_only": "true", "destructive": "", "open_world": "", "seen": shown}
+    )
     assert "were changed after you opened the tool" in refused.content.decode()
     assert "destructive: yes" in refused.content.decode()
     client.post(tool_verb(claimed, "confirm-claims"), {"seen": shown})
     claimed.refresh_from_db()
     assert (claimed.read_only, claimed.destructive, claimed.open_world) == (False, True, None)
-    again = {"read_only": "true", "destructive": "false", "open_world": "", "seen": refused.context["seen"]}
+    again = {
+        "read_only": "true",
+        "destructive": "false",
+        "open_world": "",
+        "seen": refused.context["seen"],
+    }
     assert client.post(url, again).status_code == 302
 
 
-def test_claims_of_a_new_definition_are_not_confirmed_by_an_older_page(client_of: ClientOf, claimed: Tool) -> None:
+def test_claims_of_a_new_definition_are_not_confirmed_by_an_older_page(
+    client_of: ClientOf, claimed: Tool
+) -> None:
     client = client_of("approver")
     page = client.get(reverse("admin:mcpregistry_tool_change", args=[claimed.pk]))
     assert f'name="seen" value="{page.context["seen"]}"' in page.content.decode()
@@ -266,21 +338,27 @@ def test_one_click_approves_ahead_and_takes_it_back(client_of: ClientOf, claimed
     assert client_of("approver").post(tool_verb(claimed, "auto-approve")).status_code == 403
 
 
-# -- permits -----------------------------------------------------------------------------------------
+# -- permits ---------------------------------------------------------------------------------------
 
 
 def test_permits_are_seen_and_revoked(client_of: ClientOf, site: Site, claimed: Tool) -> None:
     permit = Permit.objects.create(
-        agent=site.agents["local"], tool=claimed, definition_hash="h", server_revision=1, argument_pins={"a": "\u202e"},
+        agent=site.agents["local"],
+        tool=claimed,
+        definition_hash="h",
+        server_revision=1,
+        argument_pins={"a": "\u202e"},
         expires_at=timezone.now() + timedelta(days=1),
-    )  # fmt: skip
+    )
     client = client_of("approver")
     page = client.get("/admin/mcpregistry/permit/?usable=yes")
     assert [row.pk for row in page.context["cl"].result_list] == [permit.pk]
     assert "\u202e" not in page.content.decode()
     assert client.get(f"/admin/mcpregistry/permit/{permit.pk}/change/").status_code == 200
     assert (
-        client_of("operator").post(reverse("admin:mcpregistry_permit_verb", args=[permit.pk, "revoke"])).status_code
+        client_of("operator")
+        .post(reverse("admin:mcpregistry_permit_verb", args=[permit.pk, "revoke"]))
+        .status_code
         == 403
     )
     pressed(client, permit, "revoke")
@@ -292,8 +370,11 @@ def test_permits_are_seen_and_revoked(client_of: ClientOf, site: Site, claimed: 
 # Serious buttons ask
 
 
-def test_a_serious_button_says_first_what_will_happen_and_does_exactly_that(client_of: ClientOf, site: Site) -> None:
-    root, server = client_of("root"), Server.objects.get(slug="git")
+def test_a_serious_button_says_first_what_will_happen_and_does_exactly_that(
+    client_of: ClientOf, site: Site
+) -> None:
+    root = client_of("root")
+    server = Server.objects.get(slug="git")
     url = reverse("admin:mcpregistry_server_verb", args=[server.pk, "disable"])
     said = asked(root, server, "disable")
     assert re.fullmatch(r"\d+ agents? can no longer see or call \d+ tools?\.", said[0])

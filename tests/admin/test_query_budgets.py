@@ -26,7 +26,7 @@ from mcpregistry.models import (
     SlackIdentity,
     Token,
     Tool,
-)  # fmt: skip
+)
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.notifications import outbox
@@ -35,10 +35,29 @@ from tests.admin.conftest import ClientOf
 from tests.fakes.seed import ACTOR, Site, tool
 
 BUDGETS = {
-    "server": 12, "tool": 12, "definition": 12, "agent": 10, "token": 10, "endpoint": 9, "grant": 14, "workspace": 11,
-    "credential": 9, "invocation": 11, "auditentry": 9, "connection": 11, "servertest": 11, "serverevent": 11,
-    "channel": 12, "delivery": 11, "slackidentity": 9, "policyrule": 14, "permit": 10, "conversation": 10, "install": 9, "projectfile": 9,
-}  # fmt: skip
+    "server": 12,
+    "tool": 12,
+    "definition": 12,
+    "agent": 10,
+    "token": 10,
+    "endpoint": 9,
+    "grant": 14,
+    "workspace": 11,
+    "credential": 9,
+    "invocation": 11,
+    "auditentry": 9,
+    "connection": 11,
+    "servertest": 11,
+    "serverevent": 11,
+    "channel": 12,
+    "delivery": 11,
+    "slackidentity": 9,
+    "policyrule": 14,
+    "permit": 10,
+    "conversation": 10,
+    "install": 9,
+    "projectfile": 9,
+}
 
 
 MORE = 10  # one question for each row would show with two
@@ -46,30 +65,48 @@ MORE = 10  # one question for each row would show with two
 
 def more(site: Site) -> None:
     """As many more of everything that lists show."""
-    now, owner = timezone.now(), site.people["admin"]
+    now = timezone.now()
+    owner = site.people["admin"]
     for number in range(MORE):
-        server = lifecycle.save_server(server=Server(slug=f"more-{number}", command=["x"]), actor=ACTOR)
+        server = lifecycle.save_server(
+            server=Server(slug=f"more-{number}", command=["x"]), actor=ACTOR
+        )
         observe.observe(server=server, listed=[tool("a", "b")])
         decisions.approve_waiting(server=server, actor=ACTOR, user=owner)
         agent = agents.save_agent(agent=Agent(slug=f"agent-{number}", owner=owner), actor=ACTOR)
         tokens.issue_token(name="t", agent=agent, actor=ACTOR)
         Conversation.objects.create(agent=agent)
-        grants.save_grant(grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner)
+        grants.save_grant(
+            grant=Grant(agent=agent, tool=Tool.objects.get(server=server)), actor=ACTOR, user=owner
+        )
         found = Tool.objects.get(server=server)
         PolicyRule.objects.create(name=f"more {number}", tool=found, agent=agent, server=server)
-        Permit.objects.create(agent=agent, tool=found, definition_hash="h", server_revision=1, expires_at=now)
-        Connection.objects.create(server=server, process="p", state="connected", since=now, seen_at=now)
+        Permit.objects.create(
+            agent=agent, tool=found, definition_hash="h", server_revision=1, expires_at=now
+        )
+        Connection.objects.create(
+            server=server, process="p", state="connected", since=now, seen_at=now
+        )
         ServerEvent.objects.create(server=server, at=now, kind="connected")
         ServerTest.objects.create(server=server, requested_at=now, requested_by=owner)
-        Install.objects.create(server=server, ecosystem="npm", package="a", requested_by=ACTOR, state_at=now)
+        Install.objects.create(
+            server=server, ecosystem="npm", package="a", requested_by=ACTOR, state_at=now
+        )
         channel = Channel(name=f"more-{number}", kind="email", addresses=["a@example.org"])
         outbox.save_channel(channel=channel, actor=ACTOR, servers=[server])
         outbox.send_test(channel=channel, actor=ACTOR)
         SlackIdentity.objects.create(team="T0", member=f"U{number}", user=owner)
         Invocation.objects.create(
-            id=f"more-{number}", state="succeeded", agent_slug=agent.slug, server_slug=server.slug, tool_name="a",
-            exposed_name="a", origin="http", writer="w", received_at=now - timedelta(minutes=number),
-        )  # fmt: skip
+            id=f"more-{number}",
+            state="succeeded",
+            agent_slug=agent.slug,
+            server_slug=server.slug,
+            tool_name="a",
+            exposed_name="a",
+            origin="http",
+            writer="w",
+            received_at=now - timedelta(minutes=number),
+        )
 
 
 def asked(client_of: ClientOf, url: str) -> int:
@@ -82,7 +119,9 @@ def asked(client_of: ClientOf, url: str) -> int:
 
 
 @pytest.mark.exhaustive
-def test_lists_and_overview_keep_their_budget_when_rows_multiply(client_of: ClientOf, site: Site) -> None:
+def test_lists_and_overview_keep_their_budget_when_rows_multiply(
+    client_of: ClientOf, site: Site
+) -> None:
     urls = {name: reverse(f"admin:mcpregistry_{name}_changelist") for name in BUDGETS} | {
         "index": reverse("admin:index")
     }
@@ -90,15 +129,21 @@ def test_lists_and_overview_keep_their_budget_when_rows_multiply(client_of: Clie
     more(site)
     after = {name: asked(client_of, url) for name, url in urls.items()}
     assert after == before
-    assert {name: count for name, count in after.items() if count > (BUDGETS | {"index": 31})[name]} == {}
+    assert {
+        name: count for name, count in after.items() if count > (BUDGETS | {"index": 31})[name]
+    } == {}
 
 
 @pytest.mark.parametrize("name", ["server", "agent"])
-def test_a_records_page_keeps_its_budget_when_rows_multiply(client_of: ClientOf, site: Site, name: str) -> None:
+def test_a_records_page_keeps_its_budget_when_rows_multiply(
+    client_of: ClientOf, site: Site, name: str
+) -> None:
     row = site.servers["github"] if name == "server" else site.agents["local"]
     url = reverse(f"admin:mcpregistry_{name}_change", args=[row.pk])
     before = asked(client_of, url)
-    observe.observe(server=site.servers["github"], listed=[tool(f"t{number}", "x") for number in range(MORE)])
+    observe.observe(
+        server=site.servers["github"], listed=[tool(f"t{number}", "x") for number in range(MORE)]
+    )
     decisions.approve_waiting(server=site.servers["github"], actor=ACTOR)
     for number in range(MORE):
         tokens.issue_token(name=f"t{number}", agent=site.agents["local"], actor=ACTOR)
@@ -111,4 +156,7 @@ def test_pages_of_calls_do_not_read_payloads(client_of: ClientOf, site: Site) ->
     client = client_of("viewer")
     with CaptureQueriesContext(connection) as questions:
         client.get("/admin/mcpregistry/invocation/")
-    assert not any('"result",' in question["sql"] or '"arguments",' in question["sql"] for question in questions)
+    assert not any(
+        '"result",' in question["sql"] or '"arguments",' in question["sql"]
+        for question in questions
+    )

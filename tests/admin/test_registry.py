@@ -25,7 +25,8 @@ def text(answer: Any) -> str:
 
 
 def test_a_package_is_found_and_asked_for_by_a_form(client_of: ClientOf, site: Site) -> None:
-    client, entry = client_of("operator"), RegistryEntry.objects.get(name="io.example/time", is_latest=True)
+    client = client_of("operator")
+    entry = RegistryEntry.objects.get(name="io.example/time", is_latest=True)
     found = text(client.get(page("changelist"), {"q": "tells time"}))
     assert page("change", entry.pk) in found
     assert "io.example/weather" not in found
@@ -36,12 +37,19 @@ def test_a_package_is_found_and_asked_for_by_a_form(client_of: ClientOf, site: S
     entered = {"slug": "clock2", "input-0": "CET", "shown": entry.sha256}
     answer = client.post(page("add_way", entry.pk, 0), entered, follow=True)
     made = Install.objects.get(slug="clock2")
-    assert (made.package, made.wanted, made.arguments) == ("mcp-server-time", "2026.10.19", ["--local-timezone", "CET"])
+    assert (made.package, made.wanted, made.arguments) == (
+        "mcp-server-time",
+        "2026.10.19",
+        ["--local-timezone", "CET"],
+    )
     assert "is waiting for a worker" in text(answer)
 
 
-def test_what_was_entered_stays_where_it_is_refused_but_for_secrets(client_of: ClientOf, site: Site) -> None:
-    client, entry = client_of("admin"), RegistryEntry.objects.get(name="io.example/weather")
+def test_what_was_entered_stays_where_it_is_refused_but_for_secrets(
+    client_of: ClientOf, site: Site
+) -> None:
+    client = client_of("admin")
+    entry = RegistryEntry.objects.get(name="io.example/weather")
     way = page("add_way", entry.pk, 1)
     refused = text(client.post(way, {"slug": "time", "input-0": "s3cret", "shown": entry.sha256}))
     assert "already exists" in refused
@@ -74,11 +82,17 @@ def test_what_a_stranger_wrote_is_text_on_the_form(client_of: ClientOf, site: Si
     asked = {"name": mark, "description": mark, "choices": [mark, "b"], "default": mark}
     document = {
         "remotes": [
-            {"type": "sse", "url": "https://x.example/sse", "headers": [asked, asked | {"name": "Y", "choices": []}]}
+            {
+                "type": "sse",
+                "url": "https://x.example/sse",
+                "headers": [asked, asked | {"name": "Y", "choices": []}],
+            }
         ]
     }
     entry = RegistryEntry.objects.get(name="io.example/weather")
-    RegistryEntry.objects.filter(pk=entry.pk).update(document=json.dumps(document), title=mark, description=mark)
+    RegistryEntry.objects.filter(pk=entry.pk).update(
+        document=json.dumps(document), title=mark, description=mark
+    )
     client = client_of("admin")
     for address in (page("change", entry.pk), page("add_way", entry.pk, 0), page("changelist")):
         shown = text(client.get(address))
@@ -86,11 +100,18 @@ def test_what_a_stranger_wrote_is_text_on_the_form(client_of: ClientOf, site: Si
         assert "&lt;img src=x" in shown
 
 
-def test_a_token_is_entered_kept_and_removed_and_never_shown(client_of: ClientOf, site: Site) -> None:
+def test_a_token_is_entered_kept_and_removed_and_never_shown(
+    client_of: ClientOf, site: Site
+) -> None:
     source = RegistrySource.objects.get()
     address = reverse("admin:mcpregistry_registrysource_change", args=[source.pk])
     client = client_of("admin")
-    entered = {"slug": source.slug, "base_url": "https://registry.example", "token": "s3cret", "allowed_networks": "[]"}
+    entered = {
+        "slug": source.slug,
+        "base_url": "https://registry.example",
+        "token": "s3cret",
+        "allowed_networks": "[]",
+    }
     client.post(address, entered)
     source.refresh_from_db()
     assert source.token == "s3cret"

@@ -32,22 +32,40 @@ from tests.admin.conftest import ClientOf
 from tests.admin.pressing import asks, chosen
 from tests.fakes.seed import ACTOR, Site, govern
 
-pytestmark = pytest.mark.one_database  # roles are asked in Python; the pages' queries have tests of their own
+# roles are asked in Python; the pages' queries have tests of their own
+pytestmark = pytest.mark.one_database
 
 OURS = [model for model, page in admin.site._registry.items() if isinstance(page, RecordAdmin)]
 LADDER = {role: place for place, role in enumerate(ROLES)}
 
 # The least role that may add, change or delete; nobody may where nothing is said.
 ADDS = {
-    "server": OPERATOR, "endpoint": OPERATOR, "credential": OPERATOR,
-    "agent": ADMIN, "workspace": ADMIN, "grant": ADMIN, "policyrule": ADMIN, "channel": ADMIN, "slackidentity": ADMIN,
-    "energypool": ADMIN, "budget": ADMIN, "registrysource": ADMIN,
-    "experttool": ADMIN, "provider": OPERATOR, "languagemodel": OPERATOR,
-    "effortagent": ADMIN, "headend": ADMIN,
-}  # fmt: skip
+    "server": OPERATOR,
+    "endpoint": OPERATOR,
+    "credential": OPERATOR,
+    "agent": ADMIN,
+    "workspace": ADMIN,
+    "grant": ADMIN,
+    "policyrule": ADMIN,
+    "channel": ADMIN,
+    "slackidentity": ADMIN,
+    "energypool": ADMIN,
+    "budget": ADMIN,
+    "registrysource": ADMIN,
+    "experttool": ADMIN,
+    "provider": OPERATOR,
+    "languagemodel": OPERATOR,
+    "effortagent": ADMIN,
+    "headend": ADMIN,
+}
 CHANGES = ADDS | {"tool": OPERATOR, "conversation": OPERATOR, "configuration": ADMIN}
 # Others lose something with these: their calls' secrets, their experts' models.
-DELETES = ADDS | {"credential": ADMIN, "provider": ADMIN, "languagemodel": ADMIN, "projectfile": ADMIN}
+DELETES = ADDS | {
+    "credential": ADMIN,
+    "provider": ADMIN,
+    "languagemodel": ADMIN,
+    "projectfile": ADMIN,
+}
 ADDS |= {
     "maintenancerequest": OPERATOR,
     "install": OPERATOR,
@@ -56,24 +74,68 @@ ADDS |= {
     "token": VIEWER,  # of their own
 }  # asked, and then only stopped
 VERBS = {
-    ("server", "confirm"): ADMIN, ("server", "test"): OPERATOR, ("server", "refresh"): OPERATOR,
-    ("server", "reconnect"): OPERATOR, ("server", "connect"): OPERATOR, ("server", "disconnect"): OPERATOR, ("server", "approve"): APPROVER, ("server", "enable"): OPERATOR,
-    ("server", "disable"): OPERATOR, ("server", "try-sandbox"): OPERATOR, ("server", "enforce-sandbox"): OPERATOR, ("server", "auto-approve"): ADMIN, ("server", "ask-again"): ADMIN,
+    ("server", "confirm"): ADMIN,
+    ("server", "test"): OPERATOR,
+    ("server", "refresh"): OPERATOR,
+    ("server", "reconnect"): OPERATOR,
+    ("server", "connect"): OPERATOR,
+    ("server", "disconnect"): OPERATOR,
+    ("server", "approve"): APPROVER,
+    ("server", "enable"): OPERATOR,
+    ("server", "disable"): OPERATOR,
+    ("server", "try-sandbox"): OPERATOR,
+    ("server", "enforce-sandbox"): OPERATOR,
+    ("server", "auto-approve"): ADMIN,
+    ("server", "ask-again"): ADMIN,
     ("server", "keep-secrets"): ADMIN,
-    ("tool", "try"): OPERATOR, ("tool", "enable"): OPERATOR, ("tool", "disable"): OPERATOR, ("tool", "approve"): APPROVER,
-    ("tool", "reject"): APPROVER, ("tool", "revert"): APPROVER, ("tool", "confirm-claims"): APPROVER,
-    ("tool", "behaviour"): APPROVER, ("tool", "auto-approve"): ADMIN, ("tool", "ask-again"): ADMIN,
-    ("policyrule", "try"): VIEWER, ("policyrule", "enable"): ADMIN, ("policyrule", "disable"): ADMIN,
-    ("permit", "revoke"): APPROVER, ("agent", "token"): ADMIN, ("token", "revoke"): ADMIN,
-    ("token", "rotate"): ADMIN, ("invitation", "withdraw"): ADMIN, ("agent", "connect"): VIEWER, ("server", "set-up"): VIEWER, ("policyrule", "live"): ADMIN, ("hostsession", "end"): OPERATOR,
-    ("install", "approve"): ADMIN, ("install", "use"): OPERATOR, ("install", "configure"): OPERATOR, ("install", "roll-back"): OPERATOR, ("install", "remove"): OPERATOR,
-    ("conversation", "end"): OPERATOR, ("effortagent", "answer-all"): ADMIN, ("energypool", "fill"): ADMIN, ("registrysource", "sync"): OPERATOR, ("channel", "test"): ADMIN, ("delivery", "redeliver"): ADMIN,
-    ("projectfile", "confirm"): ADMIN, ("projectfile", "take-back"): ADMIN,
-    ("provider", "test"): OPERATOR, ("provider", "confirm"): ADMIN, ("run", "cancel"): OPERATOR, ("run", "resume"): OPERATOR, ("run", "replay"): OPERATOR,
-    ("maintenancerequest", "cancel"): OPERATOR, ("maintenancerequest", "pause"): OPERATOR, ("maintenancerequest", "resume"): OPERATOR,
-    ("proposal", "apply"): OPERATOR, ("proposal", "decline"): OPERATOR,
-    ("trialreport", "apply"): OPERATOR, ("trialreport", "decline"): OPERATOR,
-}  # fmt: skip
+    ("tool", "try"): OPERATOR,
+    ("tool", "enable"): OPERATOR,
+    ("tool", "disable"): OPERATOR,
+    ("tool", "approve"): APPROVER,
+    ("tool", "reject"): APPROVER,
+    ("tool", "revert"): APPROVER,
+    ("tool", "confirm-claims"): APPROVER,
+    ("tool", "behaviour"): APPROVER,
+    ("tool", "auto-approve"): ADMIN,
+    ("tool", "ask-again"): ADMIN,
+    ("policyrule", "try"): VIEWER,
+    ("policyrule", "enable"): ADMIN,
+    ("policyrule", "disable"): ADMIN,
+    ("permit", "revoke"): APPROVER,
+    ("agent", "token"): ADMIN,
+    ("token", "revoke"): ADMIN,
+    ("token", "rotate"): ADMIN,
+    ("invitation", "withdraw"): ADMIN,
+    ("agent", "connect"): VIEWER,
+    ("server", "set-up"): VIEWER,
+    ("policyrule", "live"): ADMIN,
+    ("hostsession", "end"): OPERATOR,
+    ("install", "approve"): ADMIN,
+    ("install", "use"): OPERATOR,
+    ("install", "configure"): OPERATOR,
+    ("install", "roll-back"): OPERATOR,
+    ("install", "remove"): OPERATOR,
+    ("conversation", "end"): OPERATOR,
+    ("effortagent", "answer-all"): ADMIN,
+    ("energypool", "fill"): ADMIN,
+    ("registrysource", "sync"): OPERATOR,
+    ("channel", "test"): ADMIN,
+    ("delivery", "redeliver"): ADMIN,
+    ("projectfile", "confirm"): ADMIN,
+    ("projectfile", "take-back"): ADMIN,
+    ("provider", "test"): OPERATOR,
+    ("provider", "confirm"): ADMIN,
+    ("run", "cancel"): OPERATOR,
+    ("run", "resume"): OPERATOR,
+    ("run", "replay"): OPERATOR,
+    ("maintenancerequest", "cancel"): OPERATOR,
+    ("maintenancerequest", "pause"): OPERATOR,
+    ("maintenancerequest", "resume"): OPERATOR,
+    ("proposal", "apply"): OPERATOR,
+    ("proposal", "decline"): OPERATOR,
+    ("trialreport", "apply"): OPERATOR,
+    ("trialreport", "decline"): OPERATOR,
+}
 
 
 @pytest.fixture
@@ -114,9 +176,13 @@ def test_adding_changing_and_deleting_follow_the_roles(
 ) -> None:
     client = client_of(role)
     for model in models:
-        name, row = str(model._meta.model_name), model._default_manager.first()
+        name = str(model._meta.model_name)
+        row = model._default_manager.first()
         may = {"add": ADDS.get(name), "delete": DELETES.get(name)}
-        assert (client.get(page(model, "add")).status_code == 200) is holds(role, may["add"]), (model, "add")
+        assert (client.get(page(model, "add")).status_code == 200) is holds(role, may["add"]), (
+            model,
+            "add",
+        )
         answer = client.get(page(model, "delete", row.pk))
         assert (answer.status_code == 200) is holds(role, may["delete"]), (model, "delete")
         saved = client.post(page(model, "change", row.pk), {})
@@ -129,7 +195,9 @@ def test_people_and_groups_are_for_admins(client_of: ClientOf, role: str) -> Non
     client = client_of(role)
     for name in ("auth_user", "auth_group"):
         for what in ("changelist", "add"):
-            assert (client.get(reverse(f"admin:{name}_{what}")).status_code == 200) is (role == ADMIN)
+            assert (client.get(reverse(f"admin:{name}_{what}")).status_code == 200) is (
+                role == ADMIN
+            )
 
 
 def every_verb() -> list[tuple[type[Model], Verb]]:
@@ -143,10 +211,13 @@ def test_every_button_is_in_the_table_of_this_test() -> None:
 
 @pytest.mark.exhaustive(but=("operator",))
 @pytest.mark.parametrize("role", ROLES)
-def test_buttons_obey_the_roles_and_nothing_changes_for_those_refused(client_of: ClientOf, role: str) -> None:
+def test_buttons_obey_the_roles_and_nothing_changes_for_those_refused(
+    client_of: ClientOf, role: str
+) -> None:
     client = client_of(role)
     for model, verb in every_verb():
-        least, row = VERBS[model._meta.model_name, verb.name], _row_for(model, verb)
+        least = VERBS[model._meta.model_name, verb.name]
+        row = _row_for(model, verb)
         if verb.page:
             answer = client.get(reverse(f"admin:{verb.page}", args=[row.pk]))
             assert (answer.status_code in (200, 302)) is holds(role, least), (model, verb.name)
@@ -174,7 +245,9 @@ def _row_for(model: type[Model], verb: Verb) -> Any:
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("role", ROLES)
-def test_a_page_offers_only_the_buttons_that_the_role_may_press(client_of: ClientOf, site: Site, role: str) -> None:
+def test_a_page_offers_only_the_buttons_that_the_role_may_press(
+    client_of: ClientOf, site: Site, role: str
+) -> None:
     client = client_of(role)
     html = client.get(page(Server, "change", site.servers["github"].pk)).content.decode()
     assert ("Test server" in html) is holds(role, OPERATOR)
@@ -185,19 +258,24 @@ def test_a_page_offers_only_the_buttons_that_the_role_may_press(client_of: Clien
 
 def _unused_model() -> LanguageModel:
     provider = LanguageModel.objects.get(name="small").provider
-    return providers.save_model(model=LanguageModel(provider=provider, name="spare", free=True), actor=ACTOR)
+    return providers.save_model(
+        model=LanguageModel(provider=provider, name="spare", free=True), actor=ACTOR
+    )
 
 
 def _unused_expert() -> ExpertTool:
     """One without runs: while there are any, it is kept."""
     spare = ExpertTool(name="spare", description="Never asked.")
-    return experts.save_expert(expert=spare, targets=[LanguageModel.objects.get(name="small")], actor=ACTOR)
+    return experts.save_expert(
+        expert=spare, targets=[LanguageModel.objects.get(name="small")], actor=ACTOR
+    )
 
 
 @pytest.mark.exhaustive(but=("approver",))
 @pytest.mark.parametrize("role", ROLES)
 def test_list_actions_obey_the_roles(client_of: ClientOf, site: Site, role: str) -> None:
-    client, waiting = client_of(role), Tool.objects.waiting().first()
+    client = client_of(role)
+    waiting = Tool.objects.waiting().first()
     assert waiting is not None
     tries = [
         (Tool, "approve_selected", waiting.pk, APPROVER),
@@ -224,9 +302,14 @@ def test_a_workspace_needs_the_right_to_grant(client_of: ClientOf, site: Site) -
     clerk = site.people["viewer"]
     rights = [f"{verb}_workspace" for verb in ("add", "change", "delete")]
     clerk.user_permissions.set(Permission.objects.filter(codename__in=rights))
-    row, client = Workspace.objects.first(), client_of("viewer")
+    row = Workspace.objects.first()
+    client = client_of("viewer")
     assert row is not None
-    urls = [page(Workspace, "add"), page(Workspace, "change", row.pk), page(Workspace, "delete", row.pk)]
+    urls = [
+        page(Workspace, "add"),
+        page(Workspace, "change", row.pk),
+        page(Workspace, "delete", row.pk),
+    ]
     assert [client.post(url, {"post": "yes"}).status_code for url in urls] == [403, 403, 403]
     clerk.user_permissions.add(Permission.objects.get(codename="add_grant"))
     assert 403 not in [client.post(url, {"post": "yes"}).status_code for url in urls]

@@ -1,4 +1,5 @@
-"""Setting a server up, step by step: what is pasted, confirmed, tested, decided on and granted; and whole files."""
+"""Setting a server up, step by step: what is pasted, confirmed, tested, decided on and granted; and
+whole files."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.downstream.transports import confinement
-from mcpregistry.models import Agent, AuditEntry, Credential, Endpoint, Grant, PolicyRule, Server, ServerTest, Tool
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Credential,
+    Endpoint,
+    Grant,
+    PolicyRule,
+    Server,
+    ServerTest,
+    Tool,
+)
 from mcpregistry.queries.setting_up import standing
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
@@ -59,7 +70,9 @@ def drafted(client: Client, line: str = LINE, **fields: Any) -> Server:
     return Server.objects.order_by("-pk")[0]
 
 
-def test_what_is_pasted_becomes_a_draft_with_its_secret_as_a_credential(client_of: ClientOf) -> None:
+def test_what_is_pasted_becomes_a_draft_with_its_secret_as_a_credential(
+    client_of: ClientOf,
+) -> None:
     client = client_of("admin")
     read = client.post(SET_UP, {"paste": LINE})
     assert "a command that adds a server to Claude Code" in text_of(read)
@@ -68,15 +81,20 @@ def test_what_is_pasted_becomes_a_draft_with_its_secret_as_a_credential(client_o
     sent = words(read)
     refused = client.post(SET_UP, sent | {"slug": "git"})
     assert "A server named &quot;git&quot; already exists" in text_of(refused)
-    assert (SECRET in text_of(refused), Credential.objects.filter(name__startswith="tides").exists()) == (False, False)
+    assert (
+        SECRET in text_of(refused),
+        Credential.objects.filter(name__startswith="tides").exists(),
+    ) == (False, False)
     answer = client.post(SET_UP, sent)
     server = Server.objects.get(slug="tides")
     assert answer.url == step(server)
     assert (server.lifecycle, server.command) == ("draft", ["uvx", "tides-mcp", "--mode", "fast"])
     credential = Credential.objects.get(name="tides-tides-token")
     assert (server.env, credential.value, credential.scope) == (
-        {"TIDES_TOKEN": "${cred:tides-tides-token}"}, SECRET, ["server:tides"],
-    )  # fmt: skip
+        {"TIDES_TOKEN": "${cred:tides-tides-token}"},
+        SECRET,
+        ["server:tides"],
+    )
     assert not AuditEntry.objects.filter(body__icontains=SECRET).exists()
 
 
@@ -92,7 +110,7 @@ def test_a_secret_stays_where_the_short_name_was_taken_meanwhile(client_of: Clie
 
 def test_the_sandbox_lets_a_script_be_read_with_what_lies_beside_it(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(confinement, "abi", lambda: 7)
     script = tmp_path / "tides" / "server.py"
     script.parent.mkdir()
@@ -101,7 +119,9 @@ def test_the_sandbox_lets_a_script_be_read_with_what_lies_beside_it(
     assert (server.sandbox, server.sandbox_read) == ("enforce", [str(script.parent)])
 
 
-def test_a_secret_is_sealed_with_the_server_where_it_shall_be_no_credential(client_of: ClientOf) -> None:
+def test_a_secret_is_sealed_with_the_server_where_it_shall_be_no_credential(
+    client_of: ClientOf,
+) -> None:
     server = drafted(client_of("admin"), **{"keep-0": None})
     assert (server.env, Credential.objects.filter(name__startswith="tides").exists()) == (
         {"TIDES_TOKEN": SECRET},
@@ -109,14 +129,19 @@ def test_a_secret_is_sealed_with_the_server_where_it_shall_be_no_credential(clie
     )
 
 
-def test_whoever_may_keep_no_credential_seals_it_and_gets_none_into_a_command(client_of: ClientOf) -> None:
+def test_whoever_may_keep_no_credential_seals_it_and_gets_none_into_a_command(
+    client_of: ClientOf,
+) -> None:
     client = client_of("operator")
     server = drafted(client)
     assert server.env == {"TIDES_TOKEN": SECRET}
     read = client.post(SET_UP, {"paste": f"uvx other --token {SECRET}"})
     refused = client.post(SET_UP, words(read))
     assert "you need permission to add credentials" in text_of(refused)
-    assert (SECRET in text_of(refused), Server.objects.filter(slug="other").exists()) == (False, False)
+    assert (SECRET in text_of(refused), Server.objects.filter(slug="other").exists()) == (
+        False,
+        False,
+    )
 
 
 def test_a_secret_that_only_has_a_place_is_asked_for(client_of: ClientOf) -> None:
@@ -132,12 +157,19 @@ def test_a_secret_that_only_has_a_place_is_asked_for(client_of: ClientOf) -> Non
 
 
 def test_a_private_address_is_reached_where_the_person_says_so(client_of: ClientOf) -> None:
-    server = drafted(client_of("admin"), "http://127.0.0.1:8080/mcp\nAuthorization: Bearer abc", slug="near")
+    server = drafted(
+        client_of("admin"), "http://127.0.0.1:8080/mcp\nAuthorization: Bearer abc", slug="near"
+    )
     assert (server.allowed_networks, server.transport) == (["127.0.0.1/32"], "http")
     assert server.headers == {"Authorization": "Bearer ${cred:local-authorization}"}
-    assert drafted(client_of("admin"), "https://mcp.example.org/mcp", slug="far").allowed_networks == []
+    assert (
+        drafted(client_of("admin"), "https://mcp.example.org/mcp", slug="far").allowed_networks
+        == []
+    )
     for slug, other in (("lan", "http://10.0.0.5/mcp"), ("out", "https://mcp.example.org/mcp")):
-        read_as_local = drafted(client_of("admin"), "http://127.0.0.1:8080/mcp", slug=slug, url=other)
+        read_as_local = drafted(
+            client_of("admin"), "http://127.0.0.1:8080/mcp", slug=slug, url=other
+        )
         assert (read_as_local.url, read_as_local.allowed_networks) == (other, [])
 
 
@@ -150,7 +182,9 @@ def test_a_private_address_is_reached_where_the_person_says_so(client_of: Client
         ('{"mcpServers": {"x": {"args": []}}}', "needs a command or a url"),
     ],
 )
-def test_what_cannot_be_read_is_asked_for_again_with_what_to_do(client_of: ClientOf, pasted: str, says: str) -> None:
+def test_what_cannot_be_read_is_asked_for_again_with_what_to_do(
+    client_of: ClientOf, pasted: str, says: str
+) -> None:
     answer = client_of("operator").post(SET_UP, {"paste": pasted})
     assert (answer.status_code, says in text_of(answer)) == (200, True)
 
@@ -159,7 +193,13 @@ def test_of_several_servers_one_is_chosen_or_all_are_imported(client_of: ClientO
     client = client_of("admin")
     far = {"url": f"https://example.org/mcp?api_key={SECRET}"}
     both = json.dumps(
-        {"mcpServers": {"tides": {"command": "uvx"}, "far": far, "moon": {"command": "uvx", "args": ["moon-mcp"]}}}
+        {
+            "mcpServers": {
+                "tides": {"command": "uvx"},
+                "far": far,
+                "moon": {"command": "uvx", "args": ["moon-mcp"]},
+            }
+        }
     )
     answer = client.post(SET_UP, {"paste": both})
     assert "Set up moon" in text_of(answer)
@@ -173,12 +213,17 @@ def test_of_several_servers_one_is_chosen_or_all_are_imported(client_of: ClientO
 
 def test_a_registrys_name_leads_to_what_registries_list(client_of: ClientOf) -> None:
     answer = client_of("operator").post(SET_UP, {"paste": "io.github.example/tides"})
-    assert answer.url == reverse("admin:mcpregistry_registryentry_changelist") + "?q=io.github.example/tides"
+    assert (
+        answer.url
+        == reverse("admin:mcpregistry_registryentry_changelist") + "?q=io.github.example/tides"
+    )
 
 
 def test_what_another_person_has_sealed_does_not_open(client_of: ClientOf) -> None:
     sealed = sealed_in(client_of("admin").post(SET_UP, {"paste": LINE}))
-    answer = client_of("operator").post(SET_UP, {"sealed": sealed, "which": "tides", "slug": "tides"})
+    answer = client_of("operator").post(
+        SET_UP, {"sealed": sealed, "which": "tides", "slug": "tides"}
+    )
     assert (answer.status_code, Server.objects.filter(slug="tides").exists()) == (200, False)
 
 
@@ -201,31 +246,48 @@ def test_the_way_leads_from_the_draft_to_the_grant(client_of: ClientOf, site: Si
     decide = client.get(step(server))
     entries = {entry.tool.name: entry for entry in decide.context["entries"]}
     assert {name: (entry.calm, entry.claims) for name, entry in entries.items()} == {
-        "look": (True, ["read-only"]), "wipe": (True, ["destructive"]), "bad": (False, []),
-    }  # fmt: skip
+        "look": (True, ["read-only"]),
+        "wipe": (True, ["destructive"]),
+        "bad": (False, []),
+    }
     sent = {
-        "approve": [entries["look"].definition.pk, entries["wipe"].definition.pk], "vouch": [entries["look"].tool.pk],
-        "rule": ["0", "1", "2"], "destroying": "deny", "step": "definitions",
-    }  # fmt: skip
+        "approve": [entries["look"].definition.pk, entries["wipe"].definition.pk],
+        "vouch": [entries["look"].tool.pk],
+        "rule": ["0", "1", "2"],
+        "destroying": "deny",
+        "step": "definitions",
+    }
     told = client.post(step(server), sent, follow=True)
     assert "2 definitions approved. The others wait" in text_of(told)
     assert {each.name for each in Tool.objects.filter(server=server).serving()} == {"look", "wipe"}
     assert Tool.objects.get(server=server, name="look").read_only is True
-    rules = {rule.name: (rule.outcome, rule.enabled) for rule in PolicyRule.objects.filter(server=server)}
+    rules = {
+        rule.name: (rule.outcome, rule.enabled) for rule in PolicyRule.objects.filter(server=server)
+    }
     assert rules == {
-        "tides: reading runs": ("allow", True), "tides: writing asks": ("ask", True), "tides: destroying is denied": ("deny", True),
-    }  # fmt: skip
+        "tides: reading runs": ("allow", True),
+        "tides: writing asks": ("ask", True),
+        "tides: destroying is denied": ("deny", True),
+    }
     access = f"{step(server)}?step=access"
     assert "Choose an agent" in text_of(client.post(access, {"step": "access"}))
     listed = Endpoint.objects.create(slug="narrow", scope="listed")
     ready = client.post(
-        access, {"step": "access", "new_agent": "host", "everything": "on", "endpoints": [listed.pk]}, follow=True
+        access,
+        {"step": "access", "new_agent": "host", "everything": "on", "endpoints": [listed.pk]},
+        follow=True,
     )
-    assert all(said in text_of(ready) for said in ("is complete", "Waiting for approval", "1 definition"))
+    assert all(
+        said in text_of(ready) for said in ("is complete", "Waiting for approval", "1 definition")
+    )
     assert "is complete" not in text_of(client.get(f"{step(server)}?step=read"))
-    assert {(str(grant.agent or grant.endpoint), grant.kind) for grant in Grant.objects.filter(server=server)} == {
-        ("host", ""), ("narrow", ""),
-    }  # fmt: skip
+    assert {
+        (str(grant.agent or grant.endpoint), grant.kind)
+        for grant in Grant.objects.filter(server=server)
+    } == {
+        ("host", ""),
+        ("narrow", ""),
+    }
     assert Agent.objects.get(slug="host").owner == site.people["admin"]
     client.post(step(server), {"step": "definitions", "approve": [entries["bad"].definition.pk]})
     ready = text_of(client.get(step(server)))
@@ -246,17 +308,27 @@ def answered(server: Server, test: ServerTest) -> None:
 def test_a_failed_test_says_why_and_is_tried_again(client_of: ClientOf) -> None:
     client = client_of("admin")
     server = drafted(client)
-    client.post(step(server), {"step": "confirm", "shown": client.get(step(server)).context["shown"]})
+    client.post(
+        step(server), {"step": "confirm", "shown": client.get(step(server)).context["shown"]}
+    )
     ServerTest.objects.update(
-        verdict="failed", error_code="CONNECTION_FAILED", error="It ended.", stderr_tail="no such module"
+        verdict="failed",
+        error_code="CONNECTION_FAILED",
+        error="It ended.",
+        stderr_tail="no such module",
     )
     page = text_of(client.get(step(server)))
-    assert all(words in page for words in ("CONNECTION_FAILED", "It ended.", "no such module", "Test server again"))
+    assert all(
+        words in page
+        for words in ("CONNECTION_FAILED", "It ended.", "no such module", "Test server again")
+    )
     client.post(step(server), {"step": "test"})
     assert standing(Server.objects.get(pk=server.pk)).testing
 
 
-def test_definitions_that_changed_while_they_were_read_are_not_approved(client_of: ClientOf) -> None:
+def test_definitions_that_changed_while_they_were_read_are_not_approved(
+    client_of: ClientOf,
+) -> None:
     client = client_of("admin")
     server = drafted(client)
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
@@ -264,7 +336,9 @@ def test_definitions_that_changed_while_they_were_read_are_not_approved(client_o
     old = client.get(step(server)).context["entries"]
     observe.observe(server=server, listed=[tool("look", "Does something else.")])
     answer = client.post(
-        step(server), {"step": "definitions", "approve": [entry.definition.pk for entry in old]}, follow=True
+        step(server),
+        {"step": "definitions", "approve": [entry.definition.pk for entry in old]},
+        follow=True,
     )
     assert "has changed its definitions in the meantime" in text_of(answer)
     assert not Tool.objects.filter(server=server).serving().exists()
@@ -296,7 +370,8 @@ def test_a_post_takes_the_step_that_was_shown_or_none(client_of: ClientOf) -> No
 
 
 def test_each_step_waits_for_whoever_may_take_it(client_of: ClientOf) -> None:
-    operator, admin = client_of("operator"), client_of("admin")
+    operator = client_of("operator")
+    admin = client_of("admin")
     server = drafted(operator)
     assert "A user with the role admin" in text_of(operator.get(step(server)))
     operator.post(step(server), {"step": "confirm", "shown": server.launch_hash()})
@@ -308,22 +383,37 @@ def test_each_step_waits_for_whoever_may_take_it(client_of: ClientOf) -> None:
     observe.observe(server=server, listed=[tool("look", "Does look.")])
     approver = client_of("approver")
     (entry,) = approver.get(step(server)).context["entries"]
-    approver.post(step(server), {"step": "definitions", "approve": [entry.definition.pk], "rule": ["0"]})
+    approver.post(
+        step(server), {"step": "definitions", "approve": [entry.definition.pk], "rule": ["0"]}
+    )
     assert not PolicyRule.objects.filter(server=server).exists()
     assert "Only an admin can grant access" in text_of(approver.get(step(server)))
-    assert approver.post(f"{step(server)}?step=access", {"step": "access", "new_agent": "x"}).status_code == 403
+    assert (
+        approver.post(
+            f"{step(server)}?step=access", {"step": "access", "new_agent": "x"}
+        ).status_code
+        == 403
+    )
     assert client_of("viewer").get(SET_UP).status_code == 403
     assert client_of("viewer").get(step(server)).status_code == 200
 
 
 # Files
 
-FILE = json.dumps({"mcpServers": {"tides": {"command": "uvx", "args": ["tides-mcp"], "env": {"TIDES_TOKEN": SECRET}}}})
+FILE = json.dumps(
+    {
+        "mcpServers": {
+            "tides": {"command": "uvx", "args": ["tides-mcp"], "env": {"TIDES_TOKEN": SECRET}}
+        }
+    }
+)
 
 
 def to_import(shown: Any) -> dict[str, str]:
     """What the button under the differences sends."""
-    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', text_of(shown))) | {"import": "1"}
+    return dict(
+        re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', text_of(shown))
+    ) | {"import": "1"}
 
 
 def test_a_file_shows_what_it_would_change_before_it_is_imported(client_of: ClientOf) -> None:
@@ -345,7 +435,10 @@ def test_what_is_imported_is_the_difference_that_was_shown(client_of: ClientOf) 
     shown = client.post(IMPORT, {"text": FILE, "on_conflict": "replace"})
     Server.objects.create(slug="tides", command=["other"])
     again = client.post(IMPORT, to_import(shown))
-    assert (again.status_code, "The configuration of the site was changed after" in text_of(again)) == (409, True)
+    assert (
+        again.status_code,
+        "The configuration of the site was changed after" in text_of(again),
+    ) == (409, True)
     assert Server.objects.get(slug="tides").command == ["other"]
     assert client.post(IMPORT, to_import(again)).status_code == 302
     assert Server.objects.get(slug="tides").command == ["uvx", "tides-mcp"]
@@ -359,7 +452,9 @@ def test_an_uploaded_file_is_imported_under_its_name(client_of: ClientOf) -> Non
     assert Server.objects.get(slug="tides").extra["file"] == "servers.json"
 
 
-def test_a_file_that_would_overwrite_is_refused_until_the_person_says_how(client_of: ClientOf) -> None:
+def test_a_file_that_would_overwrite_is_refused_until_the_person_says_how(
+    client_of: ClientOf,
+) -> None:
     client = client_of("operator")
     clash = json.dumps({"mcpServers": {"git": {"command": "other"}}})
     refused = client.post(IMPORT, {"text": clash, "on_conflict": "error"})
@@ -382,7 +477,9 @@ def test_pasted_blocks_without_a_root_are_imported_together(client_of: ClientOf)
 
 def test_the_uploaded_file_of_codex_is_imported(client_of: ClientOf) -> None:
     client = client_of("operator")
-    text = '[mcp_servers.tides]\ncommand = "uvx"\nargs = ["tides-mcp"]\nenv = { TIDES_TOKEN = "t" }\n'
+    text = (
+        '[mcp_servers.tides]\ncommand = "uvx"\nargs = ["tides-mcp"]\nenv = { TIDES_TOKEN = "t" }\n'
+    )
     file = SimpleUploadedFile("config.toml", text.encode())
     client.post(IMPORT, to_import(client.post(IMPORT, {"file": file, "on_conflict": "error"})))
     assert Server.objects.get(slug="tides").command == ["uvx", "tides-mcp"]
@@ -391,7 +488,9 @@ def test_the_uploaded_file_of_codex_is_imported(client_of: ClientOf) -> None:
 def test_large_upload_is_imported_without_what_is_not_a_server(client_of: ClientOf) -> None:
     client = client_of("operator")
     project = {"mcpServers": {"tides": {"command": "uvx"}}, "history": ["private words"] * 100_000}
-    file = SimpleUploadedFile(".claude.json", json.dumps({"projects": {"/home/me/one": project}}).encode())
+    file = SimpleUploadedFile(
+        ".claude.json", json.dumps({"projects": {"/home/me/one": project}}).encode()
+    )
     shown = client.post(IMPORT, {"file": file, "on_conflict": "error"})
     assert len(shown.content) < 200_000
     client.post(IMPORT, to_import(shown))
@@ -399,11 +498,15 @@ def test_large_upload_is_imported_without_what_is_not_a_server(client_of: Client
 
 
 def test_projects_of_a_file_become_workspaces_if_they_are_ticked(client_of: ClientOf) -> None:
-    projects = {f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")}
+    projects = {
+        f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")
+    }
     file = {"text": json.dumps({"projects": projects}), "on_conflict": "error"}
     assert 'name="project"' not in text_of(client_of("operator").post(IMPORT, file))
     sent = to_import(client_of("operator").post(IMPORT, file))
-    assert client_of("operator").post(IMPORT, sent | {"project": ["/home/me/one"]}).status_code == 403
+    assert (
+        client_of("operator").post(IMPORT, sent | {"project": ["/home/me/one"]}).status_code == 403
+    )
     client = client_of("admin")
     agent = Agent.objects.create(slug="ann")
     shown = client.post(IMPORT, file)
@@ -435,7 +538,9 @@ def test_secrets_of_an_imported_file_become_credentials_if_chosen(client_of: Cli
         ({"text": '{"unknown": 1}', "on_conflict": "error"}, "format of the file is not known"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(client_of: ClientOf, sent: dict[str, str], says: str) -> None:
+def test_a_file_that_cannot_be_read_says_why(
+    client_of: ClientOf, sent: dict[str, str], says: str
+) -> None:
     assert says in text_of(client_of("operator").post(IMPORT, sent))
 
 
@@ -443,7 +548,11 @@ def test_only_whoever_may_change_servers_imports(client_of: ClientOf) -> None:
     assert client_of("viewer").get(IMPORT).status_code == 403
 
 
-def test_the_list_of_servers_leads_to_the_way_and_to_the_plain_form(client_of: ClientOf, site: Site) -> None:
+def test_the_list_of_servers_leads_to_the_way_and_to_the_plain_form(
+    client_of: ClientOf, site: Site
+) -> None:
     page = text_of(client_of("operator").get("/admin/mcpregistry/server/"))
-    assert all(f'href="{where}"' in page for where in (SET_UP, IMPORT, "/admin/mcpregistry/server/add/"))
+    assert all(
+        f'href="{where}"' in page for where in (SET_UP, IMPORT, "/admin/mcpregistry/server/add/")
+    )
     assert SET_UP not in text_of(client_of("viewer").get("/admin/mcpregistry/server/"))

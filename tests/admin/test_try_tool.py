@@ -1,4 +1,5 @@
-"""Trying a tool from its page: the ordinary pipeline, once for each form, and the person is the one who asked."""
+"""Trying a tool from its page: the ordinary pipeline, once for each form, and the person is the one
+who asked."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ pytestmark = pytest.mark.one_database
 
 SCHEMA = {
     "type": "object",
-    "properties": {"path": {"type": "string"}, "depth": {"type": "integer", "default": 2}, "more": {"type": "object"}},
+    "properties": {
+        "path": {"type": "string"},
+        "depth": {"type": "integer", "default": 2},
+        "more": {"type": "object"},
+    },
     "required": ["path"],
 }
 KEY = "0123456789abcdef" * 2
@@ -42,7 +47,9 @@ KEY = "0123456789abcdef" * 2
 def set_up() -> str:
     listed = [{"name": "echo", "inputSchema": SCHEMA}]
     server = new_server(
-        "echo", command=[sys.executable, "-S", str(SERVERS / "echo.py")], env={"FAKE_LISTED": json.dumps(listed)}
+        "echo",
+        command=[sys.executable, "-S", str(SERVERS / "echo.py")],
+        env={"FAKE_LISTED": json.dumps(listed)},
     )
     lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
     observe.observe(server=server, listed=listed)
@@ -69,7 +76,9 @@ def locked(**_: Any) -> None:
 
 class Page:
     def __init__(self, url: str, engine: Engine) -> None:
-        self.url, self.client, self.engine = url, AsyncClient(), engine
+        self.url = url
+        self.client = AsyncClient()
+        self.engine = engine
 
     async def as_(self, role: str) -> Page:
         user = await db_call(new_user, role)
@@ -81,10 +90,17 @@ class Page:
 
     async def where_a_person_is_asked(self) -> None:
         await db_call(Configuration.objects.update, default_outcome="ask")
-        await db_call(self.engine.live.refresh)  # the next call comes sooner than word of the change
+        # the next call comes sooner than word of the change
+        await db_call(self.engine.live.refresh)
 
     async def call(self, **said: str) -> str:
-        form = {"agent": "robot", "endpoint": "default", "key": KEY, "a0": "README.md", "a1": "2"} | said
+        form = {
+            "agent": "robot",
+            "endpoint": "default",
+            "key": KEY,
+            "a0": "README.md",
+            "a1": "2",
+        } | said
         answer = await self.client.post(self.url, form)
         assert answer.status_code == 200
         return answer.content.decode()
@@ -114,7 +130,11 @@ async def test_a_form_makes_one_call_however_often_it_is_sent(page: Page) -> Non
         assert "succeeded" in html
     call = await db_call(Invocation.objects.get)
     assert json.loads(call.arguments) == {"path": "README.md", "depth": 2, "more": {"x": [1]}}
-    assert (call.requester, call.host_name, call.agent_slug) == (page.name, f"user:{page.name}", "robot")
+    assert (call.requester, call.host_name, call.agent_slug) == (
+        page.name,
+        f"user:{page.name}",
+        "robot",
+    )
     assert reverse("admin:mcpregistry_invocation_change", args=[call.pk]) in html
     assert key_of(html) not in ("", KEY)
     other = await page.call(a0="other")
@@ -187,10 +207,15 @@ async def test_a_database_that_is_locked_after_the_call_loses_no_result(
 async def test_why_is_asked_with_what_is_recorded_and_without_secrets(page: Page) -> None:
     await page.as_("operator")
     link = re.compile(r'href="[^"]*/why/\?([^"]*)"')
-    html = await page.call(raw='{"path": "README.md", "api_token": "s3cr3t", "more": {"password": "s3cr3t", "x": 1}}')
+    html = await page.call(
+        raw='{"path": "README.md", "api_token": "s3cr3t", "more": {"password": "s3cr3t", "x": 1}}'
+    )
     (asked,) = link.findall(html)
     assert "s3cr3t" not in asked
-    assert json.loads(parse_qs(unescape(asked))["arguments"][0]) == {"path": "README.md", "more": {"x": 1}}
+    assert json.loads(parse_qs(unescape(asked))["arguments"][0]) == {
+        "path": "README.md",
+        "more": {"x": 1},
+    }
     (asked,) = link.findall(await page.call(a0="yes" * 700, key="c" * 32))
     assert "yesyes" not in asked
 
@@ -219,5 +244,16 @@ def test_pictures_are_shown_only_where_they_are_pictures() -> None:
         {"type": "resource", "resource": {"uri": "file:///a", "text": "x"}},
         "odd",
     ]
-    assert [bool(part.picture) for part in parts_of({"content": kinds})] == [True, False, False, False, False]
-    assert parts_of({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]})[0].about == "user"
+    assert [bool(part.picture) for part in parts_of({"content": kinds})] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert (
+        parts_of({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]})[
+            0
+        ].about
+        == "user"
+    )

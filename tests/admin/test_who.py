@@ -1,4 +1,5 @@
-"""The page of who can call what: its cells lead to "Why?", its ticks become narrow grants of those who may."""
+"""The page of who can call what: its cells lead to "Why?", its ticks become narrow grants of those
+who may."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def test_a_cell_leads_to_why_and_says_its_word(client_of: ClientOf, site: Site) 
 
 
 def test_a_tick_becomes_a_grant_for_that_tool_alone(client_of: ClientOf, site: Site) -> None:
-    client, before = client_of("admin"), Grant.objects.count()
+    client = client_of("admin")
+    before = Grant.objects.count()
     tick = ticks(client.get(WHO).content.decode())[0]
     agent, tool = (int(key) for key in tick.split("."))
     sent = {"endpoint": "default", "tick": [tick], "from": ""}
@@ -54,7 +56,12 @@ def test_a_tick_becomes_a_grant_for_that_tool_alone(client_of: ClientOf, site: S
 
 def test_who_may_not_grant_cannot_by_sending_it(client_of: ClientOf, site: Site) -> None:
     tick = ticks(client_of("admin").get(WHO).content.decode())[0]
-    assert client_of("approver").post(reverse("who-grant"), {"endpoint": "default", "tick": [tick]}).status_code == 403
+    assert (
+        client_of("approver")
+        .post(reverse("who-grant"), {"endpoint": "default", "tick": [tick]})
+        .status_code
+        == 403
+    )
     assert client_of("admin").get(reverse("who-grant")).status_code == 405
 
 
@@ -89,13 +96,17 @@ def test_a_page_asks_a_fixed_number_of_questions(client_of: ClientOf, site: Site
 def test_an_agents_page_names_the_true_cause(client_of: ClientOf, site: Site) -> None:
     Agent.objects.filter(slug="ci").update(capabilities=[])
     html = (
-        client_of("viewer").get(reverse("admin:mcpregistry_agent_change", args=[site.agents["ci"].pk])).content.decode()
+        client_of("viewer")
+        .get(reverse("admin:mcpregistry_agent_change", args=[site.agents["ci"].pk]))
+        .content.decode()
     )
     assert "capabilities do not cover" in html
     assert "agent=ci&amp;endpoint=" in html
 
 
-def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_of: ClientOf, site: Site) -> None:
+def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(
+    client_of: ClientOf, site: Site
+) -> None:
     Grant.objects.update(created_at=timezone.now() - timedelta(days=60))
     Tool.objects.update(first_seen_at=timezone.now() - timedelta(days=60))
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
@@ -112,7 +123,8 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
     key = re.search(r'name="key" value="(\w+)"', html)
     assert address is not None
     assert key is not None
-    sent, before = {"key": key[1], "days": "30"}, {*Grant.objects.values_list("pk", flat=True)}
+    sent = {"key": key[1], "days": "30"}
+    before = {*Grant.objects.values_list("pk", flat=True)}
     assert client_of("approver").post(address[1], sent).status_code == 403
     asked = client.post(address[1], sent).content.decode()
     assert {*Grant.objects.values_list("pk", flat=True)} == before
@@ -126,21 +138,32 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(client_o
 def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
     client_of: ClientOf, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool, now = Tool.objects.filter(server__slug="git")[0], timezone.now()
+    tool = Tool.objects.filter(server__slug="git")[0]
+    now = timezone.now()
     grant = Grant.objects.create(agent=Agent.objects.get(slug="ci"), tool=tool)
     Grant.objects.update(created_at=now - timedelta(days=60))
     Invocation.objects.bulk_create(
         Invocation(
-            id=f"same-{number}", state="succeeded", agent_slug="ci", endpoint_slug="default", server_slug="git",
-            tool_name=tool.name, exposed_name=tool.name, origin="http", writer="w", binding="b",
-            arguments='{"repo":"docs"}', received_at=now - timedelta(days=1, minutes=number),
+            id=f"same-{number}",
+            state="succeeded",
+            agent_slug="ci",
+            endpoint_slug="default",
+            server_slug="git",
+            tool_name=tool.name,
+            exposed_name=tool.name,
+            origin="http",
+            writer="w",
+            binding="b",
+            arguments='{"repo":"docs"}',
+            received_at=now - timedelta(days=1, minutes=number),
         )
         for number in range(15)
-    )  # fmt: skip
+    )
     Invocation.objects.exclude(id__startswith="same-").delete()
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
     findings.refresh(now, seconds=60)
-    client, address = client_of("admin"), f"/admin/analyzer/{grant.pk}/"
+    client = client_of("admin")
+    address = f"/admin/analyzer/{grant.pk}/"
     page = client.get("/admin/analyzer/?agent=ci").content.decode()
     card = page[page.index(f'id="grant-{grant.pk}"') :].partition("</section>")[0]
     assert "Read all calls" in card

@@ -1,4 +1,5 @@
-"""Records are shown by names and in words: no ids of 32 digits, no JSON, no numbers with sixteen digits."""
+"""Records are shown by names and in words: no ids of 32 digits, no JSON, no numbers with sixteen
+digits."""
 
 from __future__ import annotations
 
@@ -26,23 +27,32 @@ pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 def words(client: Client, address: str) -> str:
     """What a reader sees of the part between the header and the end."""
     text = client.get(address).content.decode()
-    shown = re.sub(r"<(script|style|details).*?</\1>|<[^>]+>", " ", text[text.index("<h1") :], flags=re.S)
+    shown = re.sub(
+        r"<(script|style|details).*?</\1>|<[^>]+>", " ", text[text.index("<h1") :], flags=re.S
+    )
     return " ".join(unescape(shown).split())
 
 
 def test_audit_log_names_calls_by_tool(client_of: ClientOf, site: Site) -> None:
-    held, client = hold(), client_of("admin")
-    listed = words(client, reverse("admin:mcpregistry_auditentry_changelist") + f"?q=call:{held.call_id}")
+    held = hold()
+    client = client_of("admin")
+    listed = words(
+        client, reverse("admin:mcpregistry_auditentry_changelist") + f"?q=call:{held.call_id}"
+    )
     assert "call of git::git_push" in listed
     assert held.call_id not in listed.partition("Subject")[2]
     entry = AuditEntry.objects.filter(subject=f"call:{held.call_id}").earliest("pk")
-    assert "call of git::git_push" in words(client, reverse("admin:mcpregistry_auditentry_change", args=[entry.pk]))
+    assert "call of git::git_push" in words(
+        client, reverse("admin:mcpregistry_auditentry_change", args=[entry.pk])
+    )
 
 
 def test_audit_entry_is_told_in_words(client_of: ClientOf, site: Site) -> None:
     govern(site)
     entry = AuditEntry.objects.filter(kind="rule.created").latest("pk")
-    shown = words(client_of("admin"), reverse("admin:mcpregistry_auditentry_change", args=[entry.pk]))
+    shown = words(
+        client_of("admin"), reverse("admin:mcpregistry_auditentry_change", args=[entry.pk])
+    )
     assert "Name No merges" in shown
     assert "Enabled no" in shown
     assert '"enabled"' not in shown
@@ -60,14 +70,17 @@ def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None
     govern(site)
     EffortAgent.objects.update(focus=CONVERSATION)
     shown = words(
-        client_of("admin"), reverse("admin:subagents_effortagent_change", args=[EffortAgent.objects.get().pk])
+        client_of("admin"),
+        reverse("admin:subagents_effortagent_change", args=[EffortAgent.objects.get().pk]),
     )
     assert "Answers only in Release notes" in shown
     assert "Release notes: asking its model" in shown
     assert CONVERSATION not in shown
 
 
-def test_people_have_a_hosted_agent_answer_all_conversations_again(client_of: ClientOf, site: Site) -> None:
+def test_people_have_a_hosted_agent_answer_all_conversations_again(
+    client_of: ClientOf, site: Site
+) -> None:
     govern(site)
     EffortAgent.objects.update(focus=CONVERSATION)
     shown = pressed(client_of("admin"), EffortAgent.objects.get(), "answer-all")
@@ -85,13 +98,16 @@ def test_energy_entry_is_rounded(client_of: ClientOf, site: Site) -> None:
         after=14.200000000000003,
         at=timezone.now(),
     )
-    shown = words(client_of("admin"), reverse("admin:mcpregistry_energyentry_change", args=[entry.pk]))
+    shown = words(
+        client_of("admin"), reverse("admin:mcpregistry_energyentry_change", args=[entry.pk])
+    )
     assert "14.2" in shown
     assert "14.20000" not in shown
 
 
 def test_level_is_not_drawn_before_the_pool_was_made(site: Site) -> None:
-    pool, now = EnergyPool.objects.get(), timezone.now()
+    pool = EnergyPool.objects.get()
+    now = timezone.now()
     pool.history.update(history_date=now - timedelta(hours=3))
     there = [bar.there for bar in energy.chart(pool, now)]
     assert there.count(True) in (12, 13)
@@ -100,8 +116,12 @@ def test_level_is_not_drawn_before_the_pool_was_made(site: Site) -> None:
 
 
 def test_result_of_a_call_is_shown_as_its_text(client_of: ClientOf, site: Site) -> None:
-    call = Invocation.objects.filter(state=State.SUCCEEDED, result__contains="Result 0").latest("received_at")
-    shown = words(client_of("admin"), reverse("admin:mcpregistry_invocation_change", args=[call.pk]))
+    call = Invocation.objects.filter(state=State.SUCCEEDED, result__contains="Result 0").latest(
+        "received_at"
+    )
+    shown = words(
+        client_of("admin"), reverse("admin:mcpregistry_invocation_change", args=[call.pk])
+    )
     assert "Result 0" in shown
     assert '"content"' not in shown
 

@@ -1,4 +1,5 @@
-"""The form of a record's page as a browser sends it: every input with the value that the page shows."""
+"""The form of a record's page as a browser sends it: every input with the value that the page
+shows."""
 
 from __future__ import annotations
 
@@ -14,9 +15,13 @@ class _Form(HTMLParser):
     def __init__(self, form: str) -> None:
         super().__init__()
         self.values: dict[str, list[str]] = {}
-        self._form, self._inside = form, False
-        self._area, self._text = "", ""
-        self._select, self._is_multiple, self._options = "", False, [("", False)]
+        self._form = form
+        self._inside = False
+        self._area = ""
+        self._text = ""
+        self._select = ""
+        self._is_multiple = False
+        self._options = [("", False)]
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attributes}
@@ -26,11 +31,17 @@ class _Form(HTMLParser):
             return
         if tag == "input" and given.get("name") and given.get("type") not in _NOT_SENT:
             if given.get("type") not in ("checkbox", "radio") or "checked" in given:
-                self._add(given["name"], given.get("value", "on" if given.get("type") == "checkbox" else ""))
+                self._add(
+                    given["name"],
+                    given.get("value", "on" if given.get("type") == "checkbox" else ""),
+                )
         elif tag == "textarea":
-            self._area, self._text = given["name"], ""
+            self._area = given["name"]
+            self._text = ""
         elif tag == "select":
-            self._select, self._is_multiple, self._options = given["name"], "multiple" in given, []
+            self._select = given["name"]
+            self._is_multiple = "multiple" in given
+            self._options = []
         elif tag == "option" and self._select:
             self._options.append((given.get("value", ""), "selected" in given))
 

@@ -34,7 +34,9 @@ class Caller:
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> HttpResponse:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        data = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
+        data = (
+            {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
+        )
         return self.client.generic(
             method, path if path.startswith("/metrics") else ROOT + path, headers=headers, **data
         )
@@ -66,7 +68,9 @@ def caller() -> Callable[[str], Caller]:
         if kind == "anonymous":
             return Caller()
         if kind == "agent":
-            return Caller(tokens.issue_token(agent=new_agent("robot"), name="test", actor="test")[1])
+            return Caller(
+                tokens.issue_token(agent=new_agent("robot"), name="test", actor="test")[1]
+            )
         return Caller(tokens.issue_token(user=new_user(kind), name="test", actor="test")[1])
 
     return make
@@ -93,14 +97,24 @@ def new_tool(server: Server, name: str = "say", *, approve: bool = True, **data:
     known = [tool.latest.data for tool in server.tools.exclude(name=name).select_related("latest")]
     observe.observe(server=server, listed=[*known, listed])
     if approve:
-        decisions.approve(definition=Definition.objects.get(tool__name=name, tool__server=server), actor="test")
+        decisions.approve(
+            definition=Definition.objects.get(tool__name=name, tool__server=server), actor="test"
+        )
     return Tool.objects.get(server=server, name=name)
 
 
 def new_call(number: int, **fields: Any) -> Invocation:
     values = {
-        "id": f"call-{number:06}", "state": "succeeded", "agent_slug": "robot", "endpoint_slug": "default",
-        "server_slug": "echo", "tool_name": "say", "exposed_name": "echo__say", "origin": "http", "writer": "test",
-        "received_at": timezone.now() - timedelta(seconds=1000 - number), "duration_ms": 12.5,
-    }  # fmt: skip
+        "id": f"call-{number:06}",
+        "state": "succeeded",
+        "agent_slug": "robot",
+        "endpoint_slug": "default",
+        "server_slug": "echo",
+        "tool_name": "say",
+        "exposed_name": "echo__say",
+        "origin": "http",
+        "writer": "test",
+        "received_at": timezone.now() - timedelta(seconds=1000 - number),
+        "duration_ms": 12.5,
+    }
     return Invocation.objects.create(**(values | fields))

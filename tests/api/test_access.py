@@ -25,7 +25,8 @@ def admin(db, caller):
 def test_a_tool_is_found_by_key_and_by_exposed_name(admin):
     new_tool(new_server("echo"), "say it/now", inputSchema={"type": "object", "required": ["a"]})
     new_tool(Tool.objects.get().server, "say")
-    by_name, by_key = admin.get("/tools/echo__say").json(), admin.get("/tools/echo::say").json()
+    by_name = admin.get("/tools/echo__say").json()
+    by_key = admin.get("/tools/echo::say").json()
     assert by_name == by_key
     assert (by_key["original_name"], by_key["server_id"], by_key["kind"]) == ("say", "echo", "mcp")
     assert (by_key["status"], by_key["connected"]) == ("approved", False)
@@ -63,7 +64,10 @@ def test_tools_are_searched_and_filtered(admin):
     assert names("status=quarantined") == ["echo::fresh"]
     assert names("status=approved&q=echo") == ["echo::good"]
     first = admin.get("/tools?limit=1").json()
-    assert admin.get(f"/tools?limit=1&cursor={first['next']}").json()["items"][0]["key"] == "echo::good"
+    assert (
+        admin.get(f"/tools?limit=1&cursor={first['next']}").json()["items"][0]["key"]
+        == "echo::good"
+    )
 
 
 def test_a_tool_is_switched_off_and_vouched_for(admin):
@@ -79,7 +83,11 @@ def test_definitions_are_decided_on(admin):
     new_tool(server, description="changed", approve=False)
     tool.refresh_from_db()
     (waiting,) = admin.get("/definitions").json()["items"]
-    assert (waiting["tool"], waiting["data"]["description"], waiting["serving"]) == ("echo::say", "changed", False)
+    assert (waiting["tool"], waiting["data"]["description"], waiting["serving"]) == (
+        "echo::say",
+        "changed",
+        False,
+    )
     assert admin.get("/tools/echo__say").json()["status"] == "changed"
     approved = admin.post(f"/definitions/{waiting['id']}/approve").json()
     assert (approved["approved"], approved["serving"]) == (True, True)
@@ -91,9 +99,14 @@ def test_definitions_are_decided_on(admin):
 
 
 def test_endpoints(admin):
-    made = admin.post("/endpoints", {"slug": "work", "naming_style": "single", "instructions": "Be kind."})
+    made = admin.post(
+        "/endpoints", {"slug": "work", "naming_style": "single", "instructions": "Be kind."}
+    )
     assert (made.status_code, made.json()["naming_style"]) == (201, "single")
-    assert admin.patch("/endpoints/work", {"hide_unavailable": False}).json()["hide_unavailable"] is False
+    assert (
+        admin.patch("/endpoints/work", {"hide_unavailable": False}).json()["hide_unavailable"]
+        is False
+    )
     assert made.json()["hold_seconds"] is None
     assert admin.patch("/endpoints/work", {"hold_seconds": 4}).json()["hold_seconds"] == 4
     assert admin.patch("/endpoints/work", {"hold_seconds": None}).json()["hold_seconds"] is None
@@ -105,7 +118,9 @@ def test_endpoints(admin):
 
 
 def test_agents_and_the_limit_that_null_removes(admin):
-    made = admin.post("/agents", {"slug": "ann", "calls_per_minute": 5, "capabilities": ["mcp_echo"]})
+    made = admin.post(
+        "/agents", {"slug": "ann", "calls_per_minute": 5, "capabilities": ["mcp_echo"]}
+    )
     assert (made.status_code, made.json()["calls_per_minute"]) == (201, 5)
     assert admin.patch("/agents/ann", {"name": "Ann"}).json()["calls_per_minute"] == 5
     assert admin.patch("/agents/ann", {"calls_per_minute": None}).json()["calls_per_minute"] is None
@@ -137,7 +152,9 @@ def test_a_tokens_text_is_seen_once_and_only_its_hash_is_kept(admin):
 def test_a_token_must_end_in_the_future_and_says_when_in_full(admin):
     new_agent("ann")
     for when in ("2020-01-01T00:00:00Z", "2026-11-21T12:00:00", 1, "soon"):
-        assert admin.post("/agents/ann/tokens", {"name": "x", "expires_at": when}).status_code == 422
+        assert (
+            admin.post("/agents/ann/tokens", {"name": "x", "expires_at": when}).status_code == 422
+        )
     assert Token.objects.filter(agent__slug="ann").count() == 0
 
 
@@ -158,11 +175,21 @@ def test_grants(admin):
     Endpoint.objects.create(slug="work")
     until = (timezone.now() + timedelta(days=3)).isoformat()
     made = admin.post(
-        "/grants", {"agent": "ann", "tool": "echo__say", "argument_pins": {"repo": "docs"}, "expires_at": until}
+        "/grants",
+        {
+            "agent": "ann",
+            "tool": "echo__say",
+            "argument_pins": {"repo": "docs"},
+            "expires_at": until,
+        },
     )
     assert made.status_code == 201
     grant = made.json()
-    assert (grant["agent"], grant["tool"], grant["argument_pins"]) == ("ann", "echo::say", {"repo": "docs"})
+    assert (grant["agent"], grant["tool"], grant["argument_pins"]) == (
+        "ann",
+        "echo::say",
+        {"repo": "docs"},
+    )
     assert admin.post("/grants", {"endpoint": "work", "server": "echo"}).status_code == 201
     assert [item["id"] for item in admin.get("/grants?agent=ann").json()["items"]] == [grant["id"]]
     assert len(admin.get("/grants?server=echo").json()["items"]) == 1
@@ -184,7 +211,8 @@ def test_grants(admin):
         ({"agent": "ann", "server": "echo", "argument_pins": {"a": "\x00"}}, 422),
         ({"agent": "ann", "server": "echo", "argument_pins": {"a": "\ud800"}}, 422),
         ({"agent": "ann", "server": "echo", "argument_pins": [1]}, 422),
-        ({"agent": "ann", "server": "echo", "uri": "file:///docs/*"}, 422),  # would be all of its tools
+        # would be all of its tools
+        ({"agent": "ann", "server": "echo", "uri": "file:///docs/*"}, 422),
         ({"agent": "ann", "server": "echo", "kind": "prompt", "uri": "x"}, 422),
         ({"agent": "ann", "tool": "echo::say", "uri": "file:///docs/*"}, 422),
     ],
@@ -202,7 +230,9 @@ def test_import_says_what_it_would_do_then_does_it(admin):
 
     def send(query: str, text: str = file):
         headers = {"Authorization": f"Bearer {admin.token}"}
-        return admin.client.post(f"/api/v1/config/import?{query}", text, content_type="text/plain", headers=headers)
+        return admin.client.post(
+            f"/api/v1/config/import?{query}", text, content_type="text/plain", headers=headers
+        )
 
     dry = send("dry_run=true&format=claude-code").json()
     assert (dry["saved"], dry["changes"]) == (False, [{"server": "git", "action": "created"}])
@@ -230,8 +260,11 @@ def test_a_drifted_tool_is_listed_with_findings_and_the_change_and_can_be_revert
     observe.observe(server=server, listed=[worse])
     (drift,) = admin.get("/drift").json()["items"]
     assert (drift["tool"], drift["status"], drift["fields"], drift["severity"]) == (
-        "echo::say", "changed", ["description"], "danger",
-    )  # fmt: skip
+        "echo::say",
+        "changed",
+        ["description"],
+        "danger",
+    )
     assert admin.get("/definitions?severity=3").json()["items"][0]["id"] == drift["latest"]
     shown = admin.get(f"/definitions/{drift['latest']}").json()
     assert "secrecy" in {finding["kind"] for finding in shown["findings"]}
@@ -245,7 +278,11 @@ def test_a_drifted_tool_is_listed_with_findings_and_the_change_and_can_be_revert
 
 def test_the_schema_of_the_sites_own_files_is_handed_out(admin):
     for variant in ("slipsnisse", "slipsnisse-extended"):
-        assert admin.get(f"/config/schema?variant={variant}").json()["$schema"].startswith("http://json-schema.org/")
+        assert (
+            admin.get(f"/config/schema?variant={variant}")
+            .json()["$schema"]
+            .startswith("http://json-schema.org/")
+        )
     assert admin.get("/config/schema?variant=other").status_code == 422
 
 
@@ -257,23 +294,39 @@ def test_a_method_that_an_address_does_not_take_is_refused_in_our_shape(admin):
 
 def test_a_prompt_is_listed_named_and_granted_by_its_kind(admin):
     server = new_server("echo")
-    review = {"name": "review", "description": "Look.", "arguments": [{"name": "path", "required": True}]}
+    review = {
+        "name": "review",
+        "description": "Look.",
+        "arguments": [{"name": "path", "required": True}],
+    }
     observe.observe(server=server, listed=[], others={"prompt": [review]})
     (waiting,) = admin.get("/definitions").json()["items"]
     assert waiting["tool"] == "echo::prompt:review"
     assert admin.post(f"/definitions/{waiting['id']}/approve").json()["serving"]
     assert admin.get("/tools").json()["items"] == []
     (listed,) = admin.get("/tools?offers=prompt").json()["items"]
-    assert (listed["key"], listed["name"], listed["offers"]) == ("echo::prompt:review", "echo__review", "prompt")
+    assert (listed["key"], listed["name"], listed["offers"]) == (
+        "echo::prompt:review",
+        "echo__review",
+        "prompt",
+    )
     assert admin.get("/tools/echo::prompt:review").json()["input_schema"]["required"] == ["path"]
     assert admin.get("/tools/echo::review").status_code == 404
     new_agent("ann")
     one = admin.post("/grants", {"agent": "ann", "tool": "echo::prompt:review"}).json()
     all_of = admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "prompt"}).json()
-    assert (one["tool"], all_of["server"], all_of["kind"]) == ("echo::prompt:review", "echo", "prompt")
+    assert (one["tool"], all_of["server"], all_of["kind"]) == (
+        "echo::prompt:review",
+        "echo",
+        "prompt",
+    )
     assert admin.post("/grants", {"agent": "ann", "server": "echo"}).json()["kind"] == "tool"
-    assert admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "all"}).status_code == 422
-    observe.observe(server=server, listed=[], others={"prompt": [{**review, "description": "Send it away."}]})
+    assert (
+        admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "all"}).status_code == 422
+    )
+    observe.observe(
+        server=server, listed=[], others={"prompt": [{**review, "description": "Send it away."}]}
+    )
     (drifted,) = admin.get("/drift").json()["items"]
     assert (drifted["tool"], drifted["status"], drifted["fields"]) == (
         "echo::prompt:review",
@@ -285,8 +338,11 @@ def test_a_prompt_is_listed_named_and_granted_by_its_kind(admin):
 
 
 def test_a_grant_of_some_resources_is_told_in_the_record_and_is_none_of_the_servers_tools(admin):
-    server, agent = new_server("echo"), new_agent("ann")
-    made = admin.post("/grants", {"agent": "ann", "server": "echo", "kind": "resource", "uri": "file:///docs/*"})
+    server = new_server("echo")
+    agent = new_agent("ann")
+    made = admin.post(
+        "/grants", {"agent": "ann", "server": "echo", "kind": "resource", "uri": "file:///docs/*"}
+    )
     assert made.status_code == 201
     said = json.loads(AuditEntry.objects.filter(kind="grant.created").latest("pk").body)
     assert "(resource)" in str(said)

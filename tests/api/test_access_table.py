@@ -26,13 +26,21 @@ def test_the_table_comes_in_pages_and_is_narrowed(caller):
     viewer = caller("viewer")
     first = viewer.get("/access?limit=1").json()
     second = viewer.get(f"/access?limit=1&cursor={first['next']}").json()
-    assert [row["tool"] for answer in (first, second) for row in answer["items"]] == ["echo::hear", "echo::say"]
+    assert [row["tool"] for answer in (first, second) for row in answer["items"]] == [
+        "echo::hear",
+        "echo::say",
+    ]
     assert second["next"] is None
-    cells = {cell["agent"]: (cell["standing"], cell["word"], cell["lacks"]) for cell in second["items"][0]["agents"]}
+    cells = {
+        cell["agent"]: (cell["standing"], cell["word"], cell["lacks"])
+        for cell in second["items"][0]["agents"]
+    }
     assert cells == {"ann": ("hidden", "not granted", ["agent"]), "robot": ("ask", "no rule", [])}
     (row,) = viewer.get("/access?agent=robot&search=say&risk=high&server=echo").json()["items"]
     assert [cell["agent"] for cell in row["agents"]] == ["robot"]
-    assert [cell["agent"] for cell in viewer.get("/access?after_agent=ann").json()["items"][0]["agents"]] == ["robot"]
+    assert [
+        cell["agent"] for cell in viewer.get("/access?after_agent=ann").json()["items"][0]["agents"]
+    ] == ["robot"]
     assert viewer.get("/access?risk=low").json()["items"] == []
     assert viewer.get("/access?endpoint=no").status_code == 404
     assert viewer.get("/access?agent=no").status_code == 404
@@ -51,18 +59,27 @@ def test_a_narrower_grant_is_proposed_and_applied(caller):
     (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
     assert datetime.fromisoformat(found["as_of"]) == now
     (alone,) = caller("viewer").get(f"/access/proposals?grant={grant.pk}&days=31").json()["items"]
-    assert caller("viewer").get("/access/proposals?days=31").status_code == 422, "the clock does not analyze 31 days"
+    assert caller("viewer").get("/access/proposals?days=31").status_code == 422, (
+        "the clock does not analyze 31 days"
+    )
     assert alone["proposal"]["key"] == found["proposal"]["key"]
     proposal = found["proposal"]
-    assert (found["grant"], proposal["kind"], proposal["stopped"], proposal["calls"]) == (grant.pk, "tools", 0, 1)
+    assert (found["grant"], proposal["kind"], proposal["stopped"], proposal["calls"]) == (
+        grant.pk,
+        "tools",
+        0,
+        1,
+    )
     assert [row["tool"] for row in proposal["after"]] == ["echo::say"]
-    path, admin = f"/access/proposals/{grant.pk}", caller("admin")
+    path = f"/access/proposals/{grant.pk}"
+    admin = caller("admin")
     assert admin.post(path, {"key": "x"}).status_code == 409
     assert caller("approver").post(path, {"key": proposal["key"]}).status_code == 403
     assert admin.post(path, {"key": proposal["key"]}).json() == {"grants": 1}
     assert [row.tool for row in Grant.objects.all()] == [tool]
     assert admin.post(path, {"key": proposal["key"]}).status_code == 404
-    assert caller("viewer").get("/access/proposals").json()["items"][0]["proposal"] is None  # too new to tell
+    # too new to tell
+    assert caller("viewer").get("/access/proposals").json()["items"][0]["proposal"] is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +95,8 @@ def test_a_narrower_grant_is_proposed_and_applied(caller):
     ],
 )
 def test_a_group_of_ones_own_needs_all_that_the_pages_need(caller, method, path, needed):
-    somebody, user = caller("viewer"), User.objects.get()
+    somebody = caller("viewer")
+    user = User.objects.get()
     user.groups.clear()
     group = Group.objects.create(name="own")
     user.groups.add(group)
@@ -86,6 +104,8 @@ def test_a_group_of_ones_own_needs_all_that_the_pages_need(caller, method, path,
     for missing in sorted(needed):
         group.permissions.set(Permission.objects.filter(codename__in=needed - {missing}))
         answer = somebody.call(method, path, body)
-        assert (answer.status_code, f"'{missing}'" in answer.content.decode()) == (403, True), missing
+        assert (answer.status_code, f"'{missing}'" in answer.content.decode()) == (403, True), (
+            missing
+        )
     group.permissions.set(Permission.objects.filter(codename__in=needed))
     assert somebody.call(method, path, body).status_code != 403

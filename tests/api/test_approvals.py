@@ -1,4 +1,5 @@
-"""Held calls over REST: what a program gets while people are asked, and what people decide there."""
+"""Held calls over REST: what a program gets while people are asked, and what people decide
+there."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from django.utils import timezone
 
 from mcpregistry.api.approvals import seconds_to_wait
 from mcpregistry.db import db_call
-from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invocation, Permit, PolicyRule
+from mcpregistry.models import (
+    ApprovalRequest,
+    AuditEntry,
+    Configuration,
+    Invocation,
+    Permit,
+    PolicyRule,
+)
 from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, new_agent, new_user
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
@@ -41,7 +49,14 @@ async def held(site: Site) -> Site:  # noqa: F811
     return site
 
 
-async def send(site: Site, method: str, path: str, who: str, body: Any = None, **headers: str) -> tuple[int, Any]:  # noqa: F811
+async def send(
+    site: Site,  # noqa: F811 -- it is the fixture
+    method: str,
+    path: str,
+    who: str,
+    body: Any = None,
+    **headers: str,
+) -> tuple[int, Any]:
     """One request below /approvals."""
     headers |= {"Authorization": f"Bearer {site.tokens[who]}"}
     data = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
@@ -64,7 +79,12 @@ async def approve(site: Site, held_id: str, who: str = "ann", **more: Any) -> tu
 async def test_a_held_call_answers_202_with_a_handle_and_says_what_to_do(held):
     status, answer = await held.call("echo__echo", {"params": {"a": 1}})
     ticket = answer["mcp"]["approval"]
-    assert (status, answer["success"], answer["result"], answer["error"]) == (202, False, None, None)
+    assert (status, answer["success"], answer["result"], answer["error"]) == (
+        202,
+        False,
+        None,
+        None,
+    )
     assert ticket["state"] == answer["mcp"]["state"] == "pending"
     assert ticket["url"].endswith(f"/approvals/{ticket['id']}/")
     assert "exactly the same arguments" in ticket["message"]
@@ -79,7 +99,11 @@ async def test_a_call_that_is_approved_while_the_disk_is_full_answers_202(held, 
     refuse_held_calls(monkeypatch, "load", 1)
     assert (await approve(held, held_id))[0] == 200
     status, answer = await calling
-    assert (status, answer["mcp"]["approval"]["id"], answer["mcp"]["error_code"]) == (202, held_id, "")
+    assert (status, answer["mcp"]["approval"]["id"], answer["mcp"]["error_code"]) == (
+        202,
+        held_id,
+        "",
+    )
     assert (await held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))[0] == 200
 
 
@@ -100,7 +124,9 @@ async def test_the_identical_request_joins_runs_once_approved_and_answers(held):
 
 async def test_a_refusal_is_the_callers_403_with_the_reason(held):
     held_id = await ask(held, a=1)
-    status, shown = await send(held, "POST", f"/{held_id}/reject", "ann", {"reason": "not on a Friday"})
+    status, shown = await send(
+        held, "POST", f"/{held_id}/reject", "ann", {"reason": "not on a Friday"}
+    )
     assert (status, shown["state"]) == (200, "rejected")
     status, answer = await held.call("echo__echo", {"params": {"a": 1}})
     assert status == 403
@@ -114,7 +140,9 @@ async def test_a_refusal_by_mistake_is_taken_back_and_people_are_asked_again(hel
     _, shown = await send(held, "POST", f"/{held_id}/reject", "ann", {"reason": "wrong button"})
     assert shown["refused_until"] > shown["decided_at"]
     assert (await send(held, "POST", f"/{held_id}/lift-refusal", "viewer", {}))[0] == 403
-    status, lifted = await send(held, "POST", f"/{held_id}/lift-refusal", "ann", {"reason": "my mistake"})
+    status, lifted = await send(
+        held, "POST", f"/{held_id}/lift-refusal", "ann", {"reason": "my mistake"}
+    )
     assert (status, lifted["state"], lifted["refused_until"]) == (200, "rejected", None)
     status, second = await send(held, "POST", f"/{held_id}/lift-refusal", "ann", {})
     assert (status, second["code"]) == (409, "CONFLICT")
@@ -124,7 +152,9 @@ async def test_a_refusal_by_mistake_is_taken_back_and_people_are_asked_again(hel
 
 
 async def test_prefer_wait_holds_the_answer_until_the_decision(held):
-    calling = asyncio.create_task(held.call("echo__echo", {"params": {"a": 2}}, Prefer=f"wait={HANG_LIMIT:.0f}"))
+    calling = asyncio.create_task(
+        held.call("echo__echo", {"params": {"a": 2}}, Prefer=f"wait={HANG_LIMIT:.0f}")
+    )
 
     async def asked() -> ApprovalRequest | None:
         rows = (await send(held, "GET", "?state=pending&limit=1", "viewer"))[1]["items"]
@@ -141,10 +171,18 @@ async def test_prefer_wait_holds_the_answer_until_the_decision(held):
 @pytest.mark.parametrize(
     ("prefer", "seconds"),
     [
-        (None, 0), ("", 0), ("wait=7", 7), ("respond-async, wait=7", 7), ("WAIT = 3; x=1", 3), ("wait=99999", 50),
-        ("wait=-1", 0), ("wait=1e9", 0), ("await=5", 0), ("wait=", 0),
+        (None, 0),
+        ("", 0),
+        ("wait=7", 7),
+        ("respond-async, wait=7", 7),
+        ("WAIT = 3; x=1", 3),
+        ("wait=99999", 50),
+        ("wait=-1", 0),
+        ("wait=1e9", 0),
+        ("await=5", 0),
+        ("wait=", 0),
     ],
-)  # fmt: skip
+)
 def test_the_prefer_header(prefer, seconds):
     assert seconds_to_wait(prefer) == seconds
 
@@ -206,16 +244,24 @@ async def test_agents_see_and_withdraw_their_own_requests_and_never_decide(held)
     status, shown = await send(held, "GET", f"/{held_id}", "robot")
     assert (status, shown["said"], shown["arguments"]) == (200, "I need it", {"a": 8})
     for method, path, body in (
-        ("POST", f"/{held_id}/approve", {"seen": shown["seen"]}), ("POST", f"/{held_id}/reject", {}), ("GET", "", None)
-    ):  # fmt: skip
+        ("POST", f"/{held_id}/approve", {"seen": shown["seen"]}),
+        ("POST", f"/{held_id}/reject", {}),
+        ("GET", "", None),
+    ):
         assert (await send(held, method, path, "robot", body))[0] == 403
     status, foreign = await send(held, "GET", f"/{held_id}", "stranger")
     _, unknown = await send(held, "GET", "/unknown", "stranger")
     assert (status, foreign["message"].replace(held_id, "unknown")) == (404, unknown["message"])
     for path in ("/withdraw", "/result"):
         method = "POST" if path == "/withdraw" else "GET"
-        assert (await send(held, method, f"/{held_id}{path}", "stranger", {} if method == "POST" else None))[0] == 404
-    status, shown = await send(held, "POST", f"/{held_id}/withdraw", "robot", {"reason": "not needed"})
+        assert (
+            await send(
+                held, method, f"/{held_id}{path}", "stranger", {} if method == "POST" else None
+            )
+        )[0] == 404
+    status, shown = await send(
+        held, "POST", f"/{held_id}/withdraw", "robot", {"reason": "not needed"}
+    )
     assert (status, shown["state"]) == (200, "cancelled")
     assert (await approve(held, held_id))[0] == 409
 
@@ -238,7 +284,11 @@ async def test_the_list_is_filtered_and_paged(held):
     _, first = await send(held, "GET", "?limit=2", "viewer")
     _, second = await send(held, "GET", f"?limit=2&cursor={first['next']}", "viewer")
     assert [row["id"] for row in (*first["items"], *second["items"])][:3] == ids[::-1]
-    for query, count in (("agent=robot&server=echo&tool=echo&risk=high", 4), ("agent=idle", 0), ("rule=nothing", 0)):
+    for query, count in (
+        ("agent=robot&server=echo&tool=echo&risk=high", 4),
+        ("agent=idle", 0),
+        ("rule=nothing", 0),
+    ):
         assert len((await send(held, "GET", f"?{query}", "viewer"))[1]["items"]) == count, query
 
 
@@ -248,7 +298,11 @@ async def test_two_have_to_agree_where_the_rule_says_so(held):
 
     async def asked() -> str | None:
         held_id = await ask(held, two=next(numbers))
-        return held_id if (await send(held, "GET", f"/{held_id}", "viewer"))[1]["quorum"] == 2 else None
+        return (
+            held_id
+            if (await send(held, "GET", f"/{held_id}", "viewer"))[1]["quorum"] == 2
+            else None
+        )
 
     held_id = await until_true(asked)
     assert (await approve(held, held_id, "ann"))[1]["state"] == "pending"

@@ -29,7 +29,9 @@ def browser(db) -> Client:
 
 
 def post(client: Client, **headers: str):
-    return client.post(f"{ROOT}/servers", json.dumps(NEW), content_type="application/json", headers=headers)
+    return client.post(
+        f"{ROOT}/servers", json.dumps(NEW), content_type="application/json", headers=headers
+    )
 
 
 def test_a_session_reads_without_and_changes_only_with_its_csrf_token(browser):
@@ -45,7 +47,9 @@ def test_a_session_reads_without_and_changes_only_with_its_csrf_token(browser):
 def test_another_sites_page_cannot_use_the_session(browser, origin):
     browser.cookies["csrftoken"] = "a" * 32
     assert post(browser, **{"X-CSRFToken": "a" * 32, "Origin": origin}).status_code == 403
-    plain = browser.post(f"{ROOT}/servers", json.dumps(NEW), content_type="text/plain", headers={"Origin": origin})
+    plain = browser.post(
+        f"{ROOT}/servers", json.dumps(NEW), content_type="text/plain", headers={"Origin": origin}
+    )
     assert plain.status_code == 403
     assert not Server.objects.exists()
 
@@ -64,10 +68,14 @@ def test_a_token_acts_with_its_owners_permissions_and_is_named_in_the_log(db, ca
 
 
 def test_a_wrong_token_is_not_rescued_by_a_session(browser):
-    assert browser.get(f"{ROOT}/servers", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert (
+        browser.get(f"{ROOT}/servers", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    )
 
 
-@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Basic dTpw", "Bearer \xff", "bearer x y", "x" * 5000])
+@pytest.mark.parametrize(
+    "header", ["Bearer", "Bearer ", "Basic dTpw", "Bearer \xff", "bearer x y", "x" * 5000]
+)
 def test_odd_authorization_headers_are_no_credentials(db, header):
     assert Client().get(f"{ROOT}/servers", headers={"Authorization": header}).status_code == 401
 
@@ -99,7 +107,9 @@ def test_the_use_of_a_token_is_noted_once_a_minute(db, caller, django_assert_max
 @pytest.mark.parametrize("path", ["/servers", "/invocations", "/status"])
 def test_when_the_database_is_away_nobody_is_let_in(db, caller, path):
     viewer = caller("viewer")
-    with mock.patch("mcpregistry.api.auth.find_token", side_effect=OperationalError("password=hunter2")):
+    with mock.patch(
+        "mcpregistry.api.auth.find_token", side_effect=OperationalError("password=hunter2")
+    ):
         response = viewer.get(path)
     assert response.status_code == 503
     assert response.headers["Retry-After"]
@@ -176,13 +186,25 @@ def test_a_disabled_agents_token_is_refused(live_db):
 
 
 @pytest.mark.parametrize(
-    "path", ["/api", "/api/v1", "/api/v1/nothing", "/api/v1/servers/a/b/c", "/api/v2/servers", "/api/v1/servers/"]
+    "path",
+    [
+        "/api",
+        "/api/v1",
+        "/api/v1/nothing",
+        "/api/v1/servers/a/b/c",
+        "/api/v2/servers",
+        "/api/v1/servers/",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_unknown_address_is_refused_in_the_form_of_every_refusal(db, method: str, path: str) -> None:
+def test_unknown_address_is_refused_in_the_form_of_every_refusal(
+    db, method: str, path: str
+) -> None:
     answer = Client(enforce_csrf_checks=True).generic(method, path)
     assert answer.status_code == 404
     assert answer["Content-Type"].startswith("application/json")
     assert answer.json() == {
-        "code": "NOT_FOUND", "message": "The API does not have this address.", "remedy": "See /api/v1/docs for all addresses.",
-    }  # fmt: skip
+        "code": "NOT_FOUND",
+        "message": "The API does not have this address.",
+        "remedy": "See /api/v1/docs for all addresses.",
+    }

@@ -1,4 +1,5 @@
-"""Bodies that are too large, or say one thing twice: refused before anything reads them, with what to do."""
+"""Bodies that are too large, or say one thing twice: refused before anything reads them, with what
+to do."""
 
 from __future__ import annotations
 
@@ -27,11 +28,14 @@ async def test_a_call_above_the_limit_is_413_with_a_remedy_and_one_below_runs(si
     assert "Send less" in told["remedy"]
     status, _ = await site.call("echo__echo", {"params": {"text": "x" * 2_700_000}})
     sent = await db_call(lambda: Invocation.objects.exclude(dispatched_at=None).get().arguments)
-    assert (status, len(sent) > 2_700_000) == (200, True)  # the echo says it twice, which is beyond what a server may
+    # the echo says it twice, which is beyond what a server may
+    assert (status, len(sent) > 2_700_000) == (200, True)
 
 
 def test_a_plain_view_says_the_same(db, caller):
-    response = caller("operator").post("/servers", {"slug": "made", "command": ["x" * door.MAX_BODY]})
+    response = caller("operator").post(
+        "/servers", {"slug": "made", "command": ["x" * door.MAX_BODY]}
+    )
     assert (response.status_code, response.json()["code"]) == (413, "TOO_LARGE")
     assert not Server.objects.exists()
 

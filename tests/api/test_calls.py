@@ -38,7 +38,9 @@ def serve(slug: str, script: str, tools: tuple[str, ...], **fields: Any) -> Serv
     listed = [{"name": name, "inputSchema": {"type": "object"}} for name in tools]
     says = listed + [NARROW] * (slug == "echo")  # approved a moment later
     fields["env"] = {"FAKE_LISTED": json.dumps(says)} | fields.get("env", {})
-    server = new_server(slug, command=[sys.executable, "-S", str(SERVERS / f"{script}.py")], **fields)
+    server = new_server(
+        slug, command=[sys.executable, "-S", str(SERVERS / f"{script}.py")], **fields
+    )
     lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
     observe.observe(server=server, listed=listed)
     decisions.approve_waiting(server=server, actor="test")
@@ -51,7 +53,10 @@ NARROW = {"name": "narrow", "inputSchema": {"type": "object", "required": ["a"]}
 def set_up() -> dict[str, str]:
     """A site with a working server and three that fail in their own ways; tokens by name."""
     echo = serve("echo", "echo", TOOLS)
-    observe.observe(server=echo, listed=[*({"name": n, "inputSchema": {"type": "object"}} for n in TOOLS), NARROW])
+    observe.observe(
+        server=echo,
+        listed=[*({"name": n, "inputSchema": {"type": "object"}} for n in TOOLS), NARROW],
+    )
     decisions.approve_waiting(server=echo, actor="test")
     others = [
         serve("down", "crash", ("pid",), env={"FAKE_CRASH": "start"}),
@@ -60,7 +65,8 @@ def set_up() -> dict[str, str]:
     ]
     Endpoint.objects.create(slug="default")
     Configuration.objects.update(default_outcome="allow")
-    robot, idle = new_agent("robot"), new_agent("idle")
+    robot = new_agent("robot")
+    idle = new_agent("idle")
     for server in (echo, *others):
         grants.grant(agent=robot, actor="test", server=server)
     return {
@@ -109,13 +115,19 @@ async def site(live_db: None) -> AsyncIterator[Site]:
 
 
 async def test_a_call_answers_with_value_raw_result_and_record(site):
-    status, answer = await site.call("echo__echo", {"params": {"a": 1}, "mcp": {"request_id": "r-1"}})
+    status, answer = await site.call(
+        "echo__echo", {"params": {"a": 1}, "mcp": {"request_id": "r-1"}}
+    )
     assert status == 200
     assert sorted(answer) == ["error", "mcp", "result", "success", "tool_name"]
     assert (answer["success"], answer["error"], answer["tool_name"]) == (True, None, "echo__echo")
     assert answer["result"]["arguments"] == {"a": 1}
     meta = answer["mcp"]
-    assert (meta["server_name"], meta["tool_name"], meta["content_type"]) == ("echo", "echo", "json")
+    assert (meta["server_name"], meta["tool_name"], meta["content_type"]) == (
+        "echo",
+        "echo",
+        "json",
+    )
     assert meta["content"]["unknownKey"] == [1]  # untouched
     assert meta["response_time"] > 0
     record = await db_call(Invocation.objects.get, request_id="r-1")
@@ -149,7 +161,9 @@ async def test_what_is_not_granted_looks_like_what_is_not_there(site):
     hidden = await site.call("echo__echo", who="idle")
     absent = await site.call("nope__nope", who="idle")
     assert hidden[0] == absent[0] == 404
-    assert hidden[1]["message"].replace("echo__echo", "X") == absent[1]["message"].replace("nope__nope", "X")
+    assert hidden[1]["message"].replace("echo__echo", "X") == absent[1]["message"].replace(
+        "nope__nope", "X"
+    )
 
 
 async def test_the_callers_faults_are_4xx(site):
@@ -205,7 +219,12 @@ async def test_a_listing_is_what_the_hosts_of_the_agent_see(site):
     assert status == 200
     names = [tool["name"] for tool in listing["tools"]]
     assert names == sorted(
-        [*(f"echo__{name}" for name in (*TOOLS, "narrow")), "down__pid", "falls__crash", "slow__count"]
+        [
+            *(f"echo__{name}" for name in (*TOOLS, "narrow")),
+            "down__pid",
+            "falls__crash",
+            "slow__count",
+        ]
     )
     assert (await site.listing(who="idle"))[1]["tools"] == []
     assert (await site.listing("?agent=robot", who="viewer"))[1]["tools"] == listing["tools"]
@@ -226,15 +245,29 @@ RESULTS = [
     ({"content": [{"type": "text", "text": "007"}]}, "007", "text"),
     ({"content": [{"type": "text", "text": "NaN"}]}, "NaN", "text"),
     ({"content": [{"type": "text", "text": "[" * 100_000}]}, "[" * 100_000, "text"),
-    ({"content": [{"type": "image", "data": "AA=="}, {"type": "text", "text": "x"}]}, {"type": "image", "data": "AA=="}, "binary"),
-    ({"content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}]},
-     {"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}, "text"),
-    ({"content": [{"type": "resource", "resource": {"uri": "f:/x", "blob": "AA=="}}]},
-     {"type": "resource", "resource": {"uri": "f:/x", "blob": "AA=="}}, "binary"),
-    ({"content": [{"type": "resource_link", "uri": "f:/x"}]}, {"type": "resource_link", "uri": "f:/x"}, "json"),
+    (
+        {"content": [{"type": "image", "data": "AA=="}, {"type": "text", "text": "x"}]},
+        {"type": "image", "data": "AA=="},
+        "binary",
+    ),
+    (
+        {"content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}]},
+        {"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}},
+        "text",
+    ),
+    (
+        {"content": [{"type": "resource", "resource": {"uri": "f:/x", "blob": "AA=="}}]},
+        {"type": "resource", "resource": {"uri": "f:/x", "blob": "AA=="}},
+        "binary",
+    ),
+    (
+        {"content": [{"type": "resource_link", "uri": "f:/x"}]},
+        {"type": "resource_link", "uri": "f:/x"},
+        "json",
+    ),
     ({"content": "broken"}, None, "json"),
     ({}, None, "json"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("result", "value", "kind"), RESULTS)
@@ -247,12 +280,21 @@ def test_failures_speak_with_the_words_of_whoever_failed():
     def outcome(**fields: Any) -> CallOutcome:
         return CallOutcome("i", **({"state": State.TOOL_ERROR, "message": "Gone."} | fields))
 
-    two = {"isError": True, "content": [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]}
+    two = {
+        "isError": True,
+        "content": [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}],
+    }
     assert failure(outcome(result=two)) == "first"
     assert failure(outcome(result={"isError": True, "content": []})) == "Unknown error"
-    inside = {"isError": True, "content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "full disk"}}]}
+    inside = {
+        "isError": True,
+        "content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "full disk"}}],
+    }
     assert failure(outcome(result=inside)) == "full disk"
-    picture = {"isError": True, "content": [{"type": "image", "data": "A" * 10_000, "mimeType": "image/png"}]}
+    picture = {
+        "isError": True,
+        "content": [{"type": "image", "data": "A" * 10_000, "mimeType": "image/png"}],
+    }
     assert failure(outcome(result=picture)).startswith('{"type": "image"')
     assert len(failure(outcome(result=picture))) < 5_000
     assert content_type(None) == "text", "the sentence of the failure"
@@ -271,7 +313,9 @@ async def test_a_repeated_key_answers_from_the_first_call(site):
     assert await db_call(Invocation.objects.count) == 1
     other = await site.call("echo__echo", {"params": {"a": 2}}, **keyed)
     assert (other[0], other[1]["code"]) == (409, "CONFLICT")
-    person = await site.call("echo__echo", {"params": {"a": 1}, "agent": "robot"}, who="operator", **keyed)
+    person = await site.call(
+        "echo__echo", {"params": {"a": 1}, "agent": "robot"}, who="operator", **keyed
+    )
     assert person[1]["mcp"]["invocation_id"] != first[1]["mcp"]["invocation_id"]
 
 
@@ -294,7 +338,11 @@ async def test_after_a_crash_a_key_answers_from_the_record_of_its_call(site, nam
     status, first = await site.call(name, **keyed)
     await died()
     again = await site.call(name, **keyed)
-    assert (again[0], again[1]["success"], again[1]["result"]) == (status, first["success"], first["result"])
+    assert (again[0], again[1]["success"], again[1]["result"]) == (
+        status,
+        first["success"],
+        first["result"],
+    )
     for fact in ("invocation_id", "state", "error_code", "content"):
         assert again[1]["mcp"][fact] == first["mcp"][fact]
     assert await db_call(Invocation.objects.count) == 1
@@ -313,7 +361,8 @@ async def test_after_a_crash_a_key_whose_call_was_never_begun_makes_it_under_its
 
 
 async def test_of_two_requests_at_once_with_one_key_only_one_runs(site):
-    body, keyed = {"params": {"steps": 2, "pause": 0.05}}, {"Idempotency-Key": "k-1"}
+    body = {"params": {"steps": 2, "pause": 0.05}}
+    keyed = {"Idempotency-Key": "k-1"}
     answers = await asyncio.gather(*(site.call("slow__count", body, **keyed) for _ in range(5)))
     assert {status for status, _ in answers} <= {200, 409}
     assert await db_call(Invocation.objects.count) == 1
@@ -331,7 +380,11 @@ async def test_a_call_during_the_stop_is_told_to_come_again_and_keeps_no_key(sit
     headers = {"Authorization": f"Bearer {site.tokens['robot']}", "Idempotency-Key": "k-1"}
     path = f"{ROOT}/tools/echo__echo/call"
     answer = await site.client.post(path, "{}", content_type="application/json", headers=headers)
-    assert (answer.status_code, answer.headers["Retry-After"], answer.json()["code"]) == (503, "1", "BUSY")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.json()["code"]) == (
+        503,
+        "1",
+        "BUSY",
+    )
     assert await db_call(lambda: (Invocation.objects.count(), KeptAnswer.objects.count())) == (0, 0)
 
 

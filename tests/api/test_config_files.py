@@ -32,15 +32,18 @@ def operator(db, caller):
 def send(caller, query: str = "", **more):
     headers = {"Authorization": f"Bearer {caller.token}"}
     address = f"/api/v1/config/import?{query}"
-    return caller.client.post(address, json.dumps({**FILE, **more}), content_type="text/plain", headers=headers)
+    return caller.client.post(
+        address, json.dumps({**FILE, **more}), content_type="text/plain", headers=headers
+    )
 
 
 def test_projects_of_a_file_become_workspaces_if_they_are_named(admin):
     Agent.objects.create(slug="ann")
     offered = send(admin, "dry_run=true").json()["projects"]
     assert [(each["directory"], each["servers"], each["exists"]) for each in offered] == [
-        ("/home/me/one", ["web", "top"], False), ("/home/me/two", ["db", "top"], False),
-    ]  # fmt: skip
+        ("/home/me/one", ["web", "top"], False),
+        ("/home/me/two", ["db", "top"], False),
+    ]
     done = send(admin, "projects=/home/me/one&projects=/home/me/two&agent=ann")
     assert {"server": "workspace//home/me/one", "action": "created"} in done.json()["changes"]
     assert Workspace.objects.filter(agent__slug="ann").count() == 2
@@ -75,7 +78,9 @@ def test_a_file_does_not_say_where_a_credential_may_go_for_those_who_may_not(ope
     }
     address = "/api/v1/config/import?format=vscode&file=mcp.json"
     headers = {"Authorization": f"Bearer {operator.token}"}
-    answer = operator.client.post(address, json.dumps(file), content_type="text/plain", headers=headers)
+    answer = operator.client.post(
+        address, json.dumps(file), content_type="text/plain", headers=headers
+    )
     assert answer.status_code == 200, answer.content
     assert Credential.objects.get().scope == []
     assert "No server can use " in answer.content.decode()

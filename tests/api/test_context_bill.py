@@ -29,7 +29,12 @@ def admin(db, caller):
     Grant.objects.update(created_at=before)
     Tool.objects.update(first_seen_at=before)
     Invocation.objects.create(
-        id="c", state="succeeded", server_slug="echo", tool_name="say", agent_slug="robot", received_at=timezone.now()
+        id="c",
+        state="succeeded",
+        server_slug="echo",
+        tool_name="say",
+        agent_slug="robot",
+        received_at=timezone.now(),
     )
     return caller("admin")
 
@@ -38,13 +43,18 @@ def test_it_says_what_each_turn_carries_and_what_is_not_called(admin) -> None:
     bill = admin.get(BILL).json()
     lines = {line["tool"]: line for line in bill["tools"]}
     assert {tool: (line["calls"], line["unused"]) for tool, line in lines.items()} == {
-        "echo::say": (1, False), "echo::sing": (0, True), "echo::shout": (0, True),
-    }  # fmt: skip
+        "echo::say": (1, False),
+        "echo::sing": (0, True),
+        "echo::shout": (0, True),
+    }
     assert bill["tokens"] == bill["instructions"] + sum(line["tokens"] for line in lines.values())
     assert bill["unused"] == lines["echo::sing"]["tokens"] + lines["echo::shout"]["tokens"]
     assert (bill["complete"], bill["calls_looked_at"], bill["left_out"]) == (True, 1, 0)
     shorter = admin.get(f"{BILL}&limit=1").json()
-    assert ([line["tool"] for line in shorter["tools"]], shorter["left_out"]) == (["echo::shout"], 2)
+    assert ([line["tool"] for line in shorter["tools"]], shorter["left_out"]) == (
+        ["echo::shout"],
+        2,
+    )
     assert shorter["tokens"] == bill["tokens"]
 
 
@@ -56,8 +66,11 @@ def test_tools_are_hidden_by_name_and_only_those_that_are_on_the_bill(admin) -> 
     assert (refused.status_code, "other::say" in refused.json()["message"]) == (404, True)
     assert Grant.objects.get().server is not None
     assert admin.post("/context-bill/hide", body).json() == {
-        "withdrawn": 1, "given": 1, "tokens_before": before["tokens"], "tokens_after": before["tokens"] - before["unused"],
-    }  # fmt: skip
+        "withdrawn": 1,
+        "given": 1,
+        "tokens_before": before["tokens"],
+        "tokens_after": before["tokens"] - before["unused"],
+    }
     assert str(Grant.objects.get().tool) == "echo::say"
     assert AuditEntry.objects.filter(kind="grant.created", actor__startswith="user:").exists()
     assert admin.post("/context-bill/hide", body).status_code == 404

@@ -1,4 +1,5 @@
-"""Generated requests against the OpenAPI document: whatever comes in, what goes out is what it declares."""
+"""Generated requests against the OpenAPI document: whatever comes in, what goes out is what it
+declares."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.api.conftest import ROOT, new_agent, new_call, new_server, new_tool
 pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
 load_all_checks()
-# Those that look at one answer. The stateful ones need links; what they would find, the tests of roles do.
+# Those that look at one answer. The stateful ones need links; what they would find, the tests of
+# roles do.
 CHECKED = (
     "not_a_server_error",
     "status_code_conformance",
@@ -54,7 +56,11 @@ def furnished(live_db: None, caller: Callable[[str], Any]) -> str:
 @pytest.mark.exhaustive(but=("one of every third operation",))
 @pytest.mark.parametrize(
     ("mode", "examples", "step"),
-    [(GenerationMode.POSITIVE, 1, 3), (GenerationMode.POSITIVE, 5, 1), (GenerationMode.NEGATIVE, 5, 1)],
+    [
+        (GenerationMode.POSITIVE, 1, 3),
+        (GenerationMode.POSITIVE, 5, 1),
+        (GenerationMode.NEGATIVE, 5, 1),
+    ],
     ids=["one of every third operation", "positive-5", "negative-5"],
 )
 def test_answers_are_those_that_the_document_declares(furnished, mode, examples, step):

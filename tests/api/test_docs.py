@@ -15,7 +15,9 @@ from ninja import NinjaAPI, Schema
 from mcpregistry.api.v1 import api
 from tests.api.conftest import ROOT
 
-EXTERNAL = re.compile(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|url\(\s*["']?(?:https?:)?//""", re.I)
+EXTERNAL = re.compile(
+    r"""(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|url\(\s*["']?(?:https?:)?//""", re.I
+)
 
 
 def test_the_page_and_its_files_come_from_this_site_alone(db):
@@ -39,7 +41,9 @@ def test_a_browser_shows_the_operations_and_asks_nobody_else(live_server, browse
     page.goto(f"{live_server.url}{ROOT}/docs")
     page.click("#operations-tag-servers button")
     page.wait_for_selector("#operations-servers-confirm_server")
-    assert page.query_selector("#operations-agents-list_agents") is None, "a room is drawn when it is opened"
+    assert page.query_selector("#operations-agents-list_agents") is None, (
+        "a room is drawn when it is opened"
+    )
     own = (live_server.url, "data:", "blob:")
     assert [url for url in asked if not url.startswith(own)] == []
     page.close()
@@ -58,12 +62,19 @@ def test_every_operation_declares_its_refusals_and_who_may(db):
         for operation in methods.values():
             assert {400, 401, 403, 422, 429, 500, 503} <= set(operation["responses"]), path
             assert (404 in operation["responses"]) or "{" not in path
-            assert {name for scheme in operation["security"] for name in scheme} == {"Bearer", "Session"}
+            assert {name for scheme in operation["security"] for name in scheme} == {
+                "Bearer",
+                "Session",
+            }
 
 
 def test_every_operation_has_a_name_of_its_own(db):
     document = api.get_openapi_schema(path_prefix="")
-    names = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+    names = [
+        operation["operationId"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+    ]
     assert sorted(set(names)) == sorted(names)
 
 
@@ -83,4 +94,6 @@ def subclasses(schema: type[Schema]) -> Iterator[type[Schema]]:
 def test_no_secret_field_is_ever_an_output():
     schemas = api.get_openapi_schema(path_prefix="")["components"]["schemas"]
     for name in ("ServerOut", "AgentOut", "TokenOut", "LaunchOut"):
-        assert not {"env", "headers", "token", "hash", "sealed_env"} & set(schemas[name]["properties"]), name
+        assert not {"env", "headers", "token", "hash", "sealed_env"} & set(
+            schemas[name]["properties"]
+        ), name

@@ -1,4 +1,5 @@
-"""Nothing that can be said over REST makes a server run, short of a person confirming its launch."""
+"""Nothing that can be said over REST makes a server run, short of a person confirming its
+launch."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ SMUGGLED = [
 
 
 def bodies(canary: Path) -> list[object]:
-    launch = {"command": ["/bin/sh", "-c", f"touch {canary}"], "transport": "stdio", "connect_mode": "eager"}
+    launch = {
+        "command": ["/bin/sh", "-c", f"touch {canary}"],
+        "transport": "stdio",
+        "connect_mode": "eager",
+    }
     return [
         {"slug": "evil", **launch},
         launch,
@@ -53,7 +58,9 @@ def test_no_operation_runs_an_unconfirmed_command(live_db, broker, caller, tmp_p
     new_server("evil", command=["/bin/sh", "-c", f"touch {canary}"])
     somebody = caller(role)
     sent: list[str] = []
-    with mock.patch("celery.current_app.send_task", side_effect=lambda name, **_: sent.append(name)):
+    with mock.patch(
+        "celery.current_app.send_task", side_effect=lambda name, **_: sent.append(name)
+    ):
         for operation in operations():
             if operation == CONFIRM or operation.startswith("DELETE"):
                 continue
@@ -63,7 +70,10 @@ def test_no_operation_runs_an_unconfirmed_command(live_db, broker, caller, tmp_p
                 somebody.call(method, numbered.replace("{slug}", "evil"), body)
     assert not canary.exists()
     assert sent == []  # no worker was even asked
-    assert {server.lifecycle for server in Server.objects.filter(slug="evil")} <= {"draft", "disabled"}
+    assert {server.lifecycle for server in Server.objects.filter(slug="evil")} <= {
+        "draft",
+        "disabled",
+    }
     assert not Server.objects.filter(lifecycle="active").exists()
 
 
@@ -85,7 +95,9 @@ def test_smuggled_launches_are_refused_with_a_remedy(db, caller, what):
 
 def test_an_imported_server_is_a_draft(db, caller, tmp_path):
     canary = tmp_path / "CANARY"
-    file = json.dumps({"mcpServers": {"evil": {"command": "/bin/sh", "args": ["-c", f"touch {canary}"]}}})
+    file = json.dumps(
+        {"mcpServers": {"evil": {"command": "/bin/sh", "args": ["-c", f"touch {canary}"]}}}
+    )
     operator = caller("operator")
     response = operator.client.post(
         "/api/v1/config/import?format=claude-code&file=mcp.json",
@@ -107,5 +119,7 @@ def test_a_changed_launch_must_be_confirmed_anew(db, caller):
     stale = admin.post("/servers/git/confirm", {"launch_hash": shown["launch_hash"]})
     assert (stale.status_code, stale.json()["code"]) == (409, "CONFLICT")
     fresh = admin.get("/servers/git/launch").json()["launch_hash"]
-    assert admin.post("/servers/git/confirm", {"launch_hash": fresh}).json()["lifecycle"] == "active"
+    assert (
+        admin.post("/servers/git/confirm", {"launch_hash": fresh}).json()["lifecycle"] == "active"
+    )
     assert admin.patch("/servers/git", {"env": {"A": "b"}}).json()["lifecycle"] == "draft"

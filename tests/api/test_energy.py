@@ -1,4 +1,5 @@
-"""Energy pools over REST: made, changed, given to agents, and read by the agents that draw on them."""
+"""Energy pools over REST: made, changed, given to agents, and read by the agents that draw on
+them."""
 
 from __future__ import annotations
 
@@ -12,12 +13,20 @@ pytestmark = pytest.mark.one_database
 
 
 def test_a_pool_is_made_given_to_an_agent_and_filled(db, caller) -> None:
-    admin, robot = caller("admin"), caller("agent")
+    admin = caller("admin")
+    robot = caller("agent")
     made = admin.post("/energy", {"slug": "p", "capacity": 50, "regeneration": 0})
     assert made.status_code == 201, made.content
-    assert {name: made.json()[name] for name in ("level", "state", "reserved", "seconds_to_full", "agents")} == {
-        "level": 50, "state": "ok", "reserved": 0, "seconds_to_full": 0, "agents": [],
-    }  # fmt: skip
+    assert {
+        name: made.json()[name]
+        for name in ("level", "state", "reserved", "seconds_to_full", "agents")
+    } == {
+        "level": 50,
+        "state": "ok",
+        "reserved": 0,
+        "seconds_to_full": 0,
+        "agents": [],
+    }
     assert robot.get("/energy").json()["items"] == []
     assert robot.get("/energy/p").status_code == 404, "it draws on none"
     assert admin.patch("/agents/robot", {"energy_pool": "none"}).status_code == 404
@@ -42,24 +51,41 @@ def test_a_pool_is_made_given_to_an_agent_and_filled(db, caller) -> None:
 
 
 def test_a_call_says_what_it_has_cost(db, caller) -> None:
-    pool, now = EnergyPool.objects.create(slug="p"), timezone.now()
+    pool = EnergyPool.objects.create(slug="p")
+    now = timezone.now()
     for number in range(3):
         Invocation.objects.create(
-            id=f"{number}" * 32, state="succeeded", agent_slug="robot", tool_name="t", exposed_name="t", origin="http",
-            writer="w", received_at=now, finished_at=now,
-        )  # fmt: skip
+            id=f"{number}" * 32,
+            state="succeeded",
+            agent_slug="robot",
+            tool_name="t",
+            exposed_name="t",
+            origin="http",
+            writer="w",
+            received_at=now,
+            finished_at=now,
+        )
     paid = {"pool": pool, "before": 9, "after": 5, "at": now}
     EnergyEntry.objects.create(kind="call", amount=4, reference="1" * 32, **paid)
     EnergyEntry.objects.create(kind="turn", amount=3, reference="2" * 32, **paid)
     viewer = caller("admin")
-    listed = {each["id"][0]: each["energy_consumed"] for each in viewer.get("/invocations").json()["items"]}
+    listed = {
+        each["id"][0]: each["energy_consumed"]
+        for each in viewer.get("/invocations").json()["items"]
+    }
     assert listed == {"0": None, "1": 4, "2": None}
     assert viewer.get("/invocations/" + "1" * 32).json()["energy_consumed"] == 4
 
 
 def test_a_pool_says_what_becomes_of_calls_and_of_work_without_enough(db, caller) -> None:
-    made = caller("admin").post("/energy", {"slug": "p", "on_empty": "wait", "low_policy": "finish"})
-    assert (made.status_code, made.json()["on_empty"], made.json()["low_policy"]) == (201, "wait", "finish")
+    made = caller("admin").post(
+        "/energy", {"slug": "p", "on_empty": "wait", "low_policy": "finish"}
+    )
+    assert (made.status_code, made.json()["on_empty"], made.json()["low_policy"]) == (
+        201,
+        "wait",
+        "finish",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Versions over REST and by ``manage.py history``: read, put back once, whole as of a time; by the rights and words of the pages."""
+"""Versions over REST and by ``manage.py history``: read, put back once, whole as of a time; by the
+rights and words of the pages."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import Caller, new_agent, new_server, new_tool
 
 pytestmark = pytest.mark.django_db
-ACTOR, SECRET, FLAG = "user:ann", "s3cret-of-before", "s3cret-of-a-flag"
+ACTOR = "user:ann"
+SECRET = "s3cret-of-before"
+FLAG = "s3cret-of-a-flag"
 CallerOf = Callable[[str], Caller]
 KEYED = {"Idempotency-Key": "k-1"}
 
@@ -30,7 +33,9 @@ KEYED = {"Idempotency-Key": "k-1"}
 def rule() -> PolicyRule:
     """Made to deny, then changed to allow under another name."""
     row = rules.save_rule(rule=PolicyRule(name="r", outcome="deny", note="first"), actor=ACTOR)
-    row.name, row.outcome, row.note = "renamed", "allow", "second"
+    row.name = "renamed"
+    row.outcome = "allow"
+    row.note = "second"
     return rules.save_rule(rule=row, actor=ACTOR)
 
 
@@ -38,7 +43,8 @@ def rule() -> PolicyRule:
 def server() -> Server:
     """Its environment and a flag of its command hold secrets; both were changed."""
     row = new_server("git", command=["/bin/git", "--token", FLAG], env={"TOKEN": SECRET})
-    row.env, row.command = {"TOKEN": f"{SECRET}-2"}, ["/bin/git", f"--token={FLAG}-2"]
+    row.env = {"TOKEN": f"{SECRET}-2"}
+    row.command = ["/bin/git", f"--token={FLAG}-2"]
     return lifecycle.save_server(server=row, actor=ACTOR)
 
 
@@ -61,20 +67,25 @@ def read(answer: Any, status: int = 200) -> Any:
 # Over REST
 
 
-def test_a_records_versions_say_what_changed_and_go_on_page_by_page(caller: CallerOf, rule: PolicyRule):
+def test_a_records_versions_say_what_changed_and_go_on_page_by_page(
+    caller: CallerOf, rule: PolicyRule
+):
     admin = caller("admin")
     first = read(admin.get("/history?kind=rules&record=renamed&limit=1"))
     assert [(each["what"], each["record"]) for each in first["items"]] == [("changed", "renamed")]
     assert {"field": "outcome", "before": "deny", "after": "allow"} in first["items"][0]["changes"]
     rest = read(admin.get(f"/history?kind=rules&record=renamed&limit=1&cursor={first['next']}"))
-    assert [(each["what"], each["changes"], rest["next"]) for each in rest["items"]] == [("made", [], None)]
+    assert [(each["what"], each["changes"], rest["next"]) for each in rest["items"]] == [
+        ("made", [], None)
+    ]
     everything = read(admin.get("/history?limit=2"))["items"]
     assert [each["id"] for each in everything if each["kind"] == "rules"] == numbers(rule)[::-1]
     assert everything[0]["changes"] is None
 
 
 def test_a_version_is_put_back_as_it_was_shown_and_once(caller: CallerOf, rule: PolicyRule):
-    admin, place = caller("admin"), f"/history/rules/{numbers(rule)[0]}"
+    admin = caller("admin")
+    place = f"/history/rules/{numbers(rule)[0]}"
     shown = read(admin.get(place))
     assert (shown["problem"], shown["proposal"]["saved"]) == ("", False)
     assert "+    outcome: deny" in shown["proposal"]["diff"]
@@ -84,13 +95,17 @@ def test_a_version_is_put_back_as_it_was_shown_and_once(caller: CallerOf, rule: 
     body = {"shown": shown["proposal"]["shown"]}
     answers = [admin.post(f"{place}/restore", body, **KEYED) for _ in range(2)]
     assert answers[0].content == answers[1].content
-    assert read(answers[0])["changed"] == ["rules/renamed"] or read(answers[0])["changed"] == ["rules/r"]
+    assert read(answers[0])["changed"] == ["rules/renamed"] or read(answers[0])["changed"] == [
+        "rules/r"
+    ]
     rule.refresh_from_db()
     assert (rule.name, rule.outcome, rule.history.count()) == ("r", "deny", 3)
     newest = rule.history.first()
     assert newest.history_user == User.objects.get()
     assert newest.history_change_reason.startswith("REST: restored the version of")
-    assert AuditEntry.objects.filter(kind="rule.changed", actor__startswith="user:admin").count() == 1
+    assert (
+        AuditEntry.objects.filter(kind="rule.changed", actor__startswith="user:admin").count() == 1
+    )
 
 
 def test_what_was_deleted_is_found_by_its_name_and_comes_back(caller: CallerOf, rule: PolicyRule):
@@ -107,7 +122,9 @@ def test_what_was_deleted_is_found_by_its_name_and_comes_back(caller: CallerOf, 
 
 
 def test_no_secret_stands_in_a_version(caller: CallerOf, server: Server):
-    credential = credentials.save_credential(credential=Credential(name="key"), actor=ACTOR, value=SECRET)
+    credential = credentials.save_credential(
+        credential=Credential(name="key"), actor=ACTOR, value=SECRET
+    )
     admin = caller("admin")
     told = read(admin.get("/history?kind=servers&record=git"))
     changed = {each["field"] for each in told["items"][0]["changes"]}
@@ -115,12 +132,16 @@ def test_no_secret_stands_in_a_version(caller: CallerOf, server: Server):
     texts = [str(told), str(read(admin.get("/history"))), said("servers/git"), said()]
     for section, row in (("servers", server), ("credentials", credential)):
         for number in numbers(row):
-            texts += [str(read(admin.get(f"/history/{section}/{number}"))), said(section, show=number)]
+            texts += [
+                str(read(admin.get(f"/history/{section}/{number}"))),
+                said(section, show=number),
+            ]
     assert not [text for text in texts if SECRET in text or FLAG in text]
 
 
 def test_the_whole_site_as_of_a_time_is_shown_then_done(caller: CallerOf, rule: PolicyRule):
-    admin, at = caller("admin"), between(rule)
+    admin = caller("admin")
+    at = between(rule)
     new_agent("ann")
     shown = read(admin.get(f"/config/as-of?at={at}"))
     assert (shown["saved"], "agents: ann" in shown["kept"]) == (False, True)
@@ -141,19 +162,30 @@ def between(row: PolicyRule) -> str:
     return f"{at + timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_people_read_and_put_back_what_their_role_lets_them(caller: CallerOf, rule: PolicyRule, server: Server):
+def test_people_read_and_put_back_what_their_role_lets_them(
+    caller: CallerOf, rule: PolicyRule, server: Server
+):
     group = Group.objects.create(name="night shift")
-    viewer, operator = caller("viewer"), caller("operator")
+    viewer = caller("viewer")
+    operator = caller("operator")
     place = f"/history/rules/{numbers(rule)[0]}"
     seen = read(viewer.get(place))
-    assert (seen["proposal"], "do not have permission to change rules" in seen["problem"]) == (None, True)
+    assert (seen["proposal"], "do not have permission to change rules" in seen["problem"]) == (
+        None,
+        True,
+    )
     shown = read(caller("admin").get(place))["proposal"]["shown"]
     for one in (viewer, operator):
         assert read(one.post(f"{place}/restore", {"shown": shown}), 403)["code"] == "DENIED"
-    assert read(operator.get(f"/history/servers/{numbers(server)[0]}"))["proposal"]["changed"] == ["servers/git"]
+    assert read(operator.get(f"/history/servers/{numbers(server)[0]}"))["proposal"]["changed"] == [
+        "servers/git"
+    ]
     assert {each["kind"] for each in read(viewer.get("/history"))["items"]} == {"rules", "servers"}
     assert read(viewer.get("/history?kind=roles"), 403)["code"] == "DENIED"
-    assert read(viewer.get(f"/history/roles/{group.history.get().history_id}"), 403)["code"] == "DENIED"
+    assert (
+        read(viewer.get(f"/history/roles/{group.history.get().history_id}"), 403)["code"]
+        == "DENIED"
+    )
 
 
 def test_where_a_credential_may_go_is_put_back_by_those_who_may_say_that(caller: CallerOf):
@@ -162,7 +194,9 @@ def test_where_a_credential_may_go_is_put_back_by_those_who_may_say_that(caller:
     assert read(caller("operator").post(place, {"shown": "x"}), 403)["code"] == "DENIED"
 
 
-@pytest.mark.parametrize("path", ["/history?kind=users", "/history/users/1", "/history?kind=calls&record=x"])
+@pytest.mark.parametrize(
+    "path", ["/history?kind=users", "/history/users/1", "/history?kind=calls&record=x"]
+)
 def test_what_has_no_versions_is_refused_with_where_to_look(caller: CallerOf, path: str):
     refused = read(caller("admin").get(path), 404)
     assert "The site keeps no versions of" in refused["message"]
@@ -183,15 +217,20 @@ def test_records_are_found_by_their_names_in_the_document(rule: PolicyRule, serv
     tool = new_tool(server)
     grant = grants.save_grant(grant=Grant(agent=new_agent("ann"), server=server), actor=ACTOR)
     for section, name, row in (
-        ("tools", "git::say", tool), ("grants", str(grant.pk), grant), ("agents", "ann", grant.agent),
-        ("servers", "git", server), ("rules", "r", rule),
-    ):  # fmt: skip
+        ("tools", "git::say", tool),
+        ("grants", str(grant.pk), grant),
+        ("agents", "ann", grant.agent),
+        ("servers", "git", server),
+        ("rules", "r", rule),
+    ):
         found = listing.of_record(listing.kind_named(section), name)
         assert sorted(each.history_id for each in found) == numbers(row), section
         assert listing.names_of(list(found[:1])) == [name if section != "rules" else "renamed"]
 
 
-def test_a_list_of_versions_asks_the_database_no_more_for_more_records(django_assert_max_num_queries: Any):
+def test_a_list_of_versions_asks_the_database_no_more_for_more_records(
+    django_assert_max_num_queries: Any,
+):
     for number in range(12):
         new_agent(f"a{number}")
     rows = list(listing.rows_of(listing.kind_named("agents")))
@@ -204,7 +243,9 @@ def test_a_list_of_versions_asks_the_database_no_more_for_more_records(django_as
 
 def test_the_command_lists_shows_and_puts_back(rule: PolicyRule):
     first, second = numbers(rule)
-    assert f"{first}  rules/renamed: created" in " ".join(said().split()).replace(f"{first} rules", f"{first}  rules")
+    assert f"{first}  rules/renamed: created" in " ".join(said().split()).replace(
+        f"{first} rules", f"{first}  rules"
+    )
     assert "outcome: deny -> allow" in said("rules/renamed")
     assert "+    outcome: deny" in said("rules/renamed", show=first)
     assert "There is nothing to change." in said("rules", show=second)
@@ -236,12 +277,16 @@ def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
 @pytest.mark.parametrize(
     ("words", "options", "why"),
     [
-        (["users/root"], {}, "The site keeps no versions of \"users\""), ([], {"restore": 1}, "The number of a version requires its kind"),
-        (["rules/x"], {}, "There is no record named \"x\" in rules"), (["rules"], {"show": 0}, "No version with the number 0"),
-        (["rules"], {"as_of": "2026-01-01T00:00"}, "applies to the whole site"), ([], {"as_of": "noon"}, "is not a valid time"),
-        ([], {"as_of": "2026-13-01T00:00"}, "is not a valid time"), ([], {"apply": True}, "--apply has nothing to apply"),
+        (["users/root"], {}, 'The site keeps no versions of "users"'),
+        ([], {"restore": 1}, "The number of a version requires its kind"),
+        (["rules/x"], {}, 'There is no record named "x" in rules'),
+        (["rules"], {"show": 0}, "No version with the number 0"),
+        (["rules"], {"as_of": "2026-01-01T00:00"}, "applies to the whole site"),
+        ([], {"as_of": "noon"}, "is not a valid time"),
+        ([], {"as_of": "2026-13-01T00:00"}, "is not a valid time"),
+        ([], {"apply": True}, "--apply has nothing to apply"),
     ],
-)  # fmt: skip
+)
 def test_the_command_refuses_with_what_to_do(words: list[str], options: dict[str, Any], why: str):
     with pytest.raises(CommandError, match=why):
         said(*words, **options)

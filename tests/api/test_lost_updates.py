@@ -41,17 +41,29 @@ def test_server_that_is_disabled_during_a_patch_stays_disabled(
     assert Server.objects.get().lifecycle == "disabled"
 
 
-def test_agent_that_is_disabled_during_a_patch_stays_disabled(caller: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_that_is_disabled_during_a_patch_stays_disabled(
+    caller: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
-    _after(monkeypatch, "agent", lambda row: agents.save_agent(agent=row.change(enabled=False), actor=ACTOR))
+    _after(
+        monkeypatch,
+        "agent",
+        lambda row: agents.save_agent(agent=row.change(enabled=False), actor=ACTOR),
+    )
     answer = caller("admin").patch("/agents/ann", {"description": "mine"})
     assert answer.status_code == 200
     assert (answer.json()["description"], answer.json()["enabled"]) == ("mine", False)
     assert not Agent.objects.get().enabled
 
 
-def test_key_that_was_sent_is_written_whatever_others_did(caller: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_that_was_sent_is_written_whatever_others_did(
+    caller: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agents.save_agent(agent=Agent(slug="ann", enabled=False), actor=ACTOR)
-    _after(monkeypatch, "agent", lambda row: agents.save_agent(agent=row.change(enabled=True), actor=ACTOR))
+    _after(
+        monkeypatch,
+        "agent",
+        lambda row: agents.save_agent(agent=row.change(enabled=True), actor=ACTOR),
+    )
     assert caller("admin").patch("/agents/ann", {"enabled": False}).json()["enabled"] is False
     assert not Agent.objects.get().enabled

@@ -28,7 +28,11 @@ def scrape(**environ: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(response.content.decode())
-    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+    return {
+        (s.name, tuple(sorted(s.labels.items()))): s.value
+        for family in families
+        for s in family.samples
+    }
 
 
 def recent(number: int, **fields: object) -> None:
@@ -59,7 +63,12 @@ def test_figures_are_those_of_the_database(busy):
     assert seen["slipsnisse_definitions_waiting", ()] == 1
     assert seen["slipsnisse_calls_held", ()] == 1
     bucket = "slipsnisse_call_duration_seconds_bucket"
-    assert [seen[bucket, (("le", limit),)] for limit in ("0.005", "0.05", "0.5", "+Inf")] == [1, 2, 3, 3]
+    assert [seen[bucket, (("le", limit),)] for limit in ("0.005", "0.05", "0.5", "+Inf")] == [
+        1,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_seals_that_a_place_outside_lacks_are_counted(db, settings):
@@ -88,7 +97,15 @@ def test_from_elsewhere_only_with_a_token_that_may_see_servers(db, caller):
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "header",
-    ["X-Forwarded-For", "Forwarded", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Via", "X-Client-IP"],
+    [
+        "X-Forwarded-For",
+        "Forwarded",
+        "X-Forwarded-Proto",
+        "X-Forwarded-Host",
+        "X-Real-IP",
+        "Via",
+        "X-Client-IP",
+    ],
 )
 def test_what_a_proxy_on_this_machine_passes_on_is_not_local(db, header):
     assert Client().get("/metrics", headers=HERE).status_code == 200
@@ -132,5 +149,7 @@ def test_answers_that_held_secrets_are_counted_by_server(db):
     server = new_server("echo")
     for minutes in (1, 60):
         at = timezone.now() - timedelta(minutes=minutes)
-        ServerEvent.objects.create(server=server, at=at, kind="secrets", message="Answers held secrets.")
+        ServerEvent.objects.create(
+            server=server, at=at, kind="secrets", message="Answers held secrets."
+        )
     assert scrape()["slipsnisse_secrets_replaced", (("server", "echo"),)] == 1

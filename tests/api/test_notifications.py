@@ -68,20 +68,31 @@ def test_deliveries_are_listed_filtered_and_repeated(live_db, caller):
     email(), email(name="second")
     request = held()
     tell("asked", request), tell("expired", request)
-    Delivery.objects.filter(event="asked").update(state="given up", next_at=None, last_error="HTTP 500")
+    Delivery.objects.filter(event="asked").update(
+        state="given up", next_at=None, last_error="HTTP 500"
+    )
     viewer = caller("viewer")
     assert len(viewer.get("/deliveries").json()["items"]) == 4
     for query, count in (
-        (f"approval={request.pk}", 4), ("channel=second", 2), ("event=asked", 2), ("state=given%20up&channel=mail", 1),
+        (f"approval={request.pk}", 4),
+        ("channel=second", 2),
+        ("event=asked", 2),
+        ("state=given%20up&channel=mail", 1),
         ("approval=other", 0),
-    ):  # fmt: skip
+    ):
         assert len(viewer.get(f"/deliveries?{query}").json()["items"]) == count, query
     first = viewer.get("/deliveries?limit=1&state=given%20up").json()
     row = viewer.get(f"/deliveries/{first['items'][0]['id']}").json()
     assert (row["body"]["type"], row["last_error"]) == ("approval.asked", "HTTP 500")
-    assert len(viewer.get(f"/deliveries?state=given%20up&cursor={first['next']}").json()["items"]) == 1
+    assert (
+        len(viewer.get(f"/deliveries?state=given%20up&cursor={first['next']}").json()["items"]) == 1
+    )
     again = caller("admin").post(f"/deliveries/{row['id']}/redeliver")
-    assert (again.status_code, again.json()["state"], again.json()["uid"]) == (200, "waiting", row["uid"])
+    assert (again.status_code, again.json()["state"], again.json()["uid"]) == (
+        200,
+        "waiting",
+        row["uid"],
+    )
     assert caller("admin").post(f"/deliveries/{row['id']}/redeliver").status_code == 409
 
 

@@ -1,4 +1,5 @@
-"""Idempotency-Key: whatever makes or starts something does so once, however often the request comes."""
+"""Idempotency-Key: whatever makes or starts something does so once, however often the request
+comes."""
 
 from __future__ import annotations
 
@@ -50,12 +51,19 @@ def furnish() -> None:
     new_agent("robot")
     server = new_server()
     new_tool(server)
-    Server.objects.filter(pk=server.pk).update(lifecycle="active", confirmed_launch=server.launch_hash())
+    Server.objects.filter(pk=server.pk).update(
+        lifecycle="active", confirmed_launch=server.launch_hash()
+    )
     RegistryEntry.objects.create(
-        pk=7, source=RegistrySource.objects.create(slug="public", base_url="https://public.example"), name="a/b",
-        version="1.0.0", status="active", sha256="a" * 64, seen_at=timezone.now(),
+        pk=7,
+        source=RegistrySource.objects.create(slug="public", base_url="https://public.example"),
+        name="a/b",
+        version="1.0.0",
+        status="active",
+        sha256="a" * 64,
+        seen_at=timezone.now(),
         document='{"remotes": [{"type": "sse", "url": "https://there.example/sse"}]}',
-    )  # fmt: skip
+    )
 
 
 WRITES = [
@@ -78,9 +86,12 @@ WRITES = [
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("path", "body", "model"), WRITES, ids=[path for path, _, _ in WRITES])
-def test_a_repeated_request_gets_the_first_answer_and_makes_nothing(db, caller, path: str, body: Any, model: Any):
+def test_a_repeated_request_gets_the_first_answer_and_makes_nothing(
+    db, caller, path: str, body: Any, model: Any
+):
     furnish()
-    admin, before = caller("admin"), model.objects.count()
+    admin = caller("admin")
+    before = model.objects.count()
     first = admin.post(path, body, **KEYED)
     again = admin.post(path, body, **KEYED)
     assert first.status_code in (201, 202), first.content
@@ -127,14 +138,18 @@ def test_a_token_is_made_once_and_its_text_is_kept_nowhere(db, caller):
 def test_a_message_is_sent_once_and_once_more_only_with_another_key(db, caller):
     admin = caller("admin")
     channel = admin.post("/channels", HOOK).json()["id"]
-    sent = [admin.post(f"/channels/{channel}/test", **{"Idempotency-Key": key}).json()["id"] for key in ("a", "a", "b")]
+    sent = [
+        admin.post(f"/channels/{channel}/test", **{"Idempotency-Key": key}).json()["id"]
+        for key in ("a", "a", "b")
+    ]
     assert (sent[0] == sent[1], Delivery.objects.count()) == (True, 2)
 
 
 @pytest.mark.both_databases
 def test_of_two_at_once_both_get_the_answer_and_one_has_the_effect(live_db, caller):
     furnish()
-    admin, ready = caller("admin"), Barrier(4)
+    admin = caller("admin")
+    ready = Barrier(4)
 
     def post(_: int) -> tuple[int, bytes]:
         try:
@@ -152,18 +167,37 @@ def test_of_two_at_once_both_get_the_answer_and_one_has_the_effect(live_db, call
 
 def test_the_document_says_which_requests_take_a_key(db):
     paths = api.get_openapi_schema(path_prefix="")["paths"]
-    operations = [(path, operation) for path, methods in paths.items() for operation in methods.values()]
+    operations = [
+        (path, operation) for path, methods in paths.items() for operation in methods.values()
+    ]
     taking = {
         path
         for path, operation in operations
         if "Idempotency-Key" in {parameter["name"] for parameter in operation.get("parameters", ())}
     }
-    made = {path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path and "7" not in path}
+    made = {
+        path.partition("?")[0] for path, _, _ in WRITES if "echo" not in path and "7" not in path
+    }
     assert taking == made | {
-        "/servers/{slug}/tests", "/agents/{slug}/tokens", "/conversations/{conversation_id}/messages", "/channels/{channel_id}/test", "/config/import", "/config/as-of", "/history/{kind}/{version_id}/restore",
-        "/deliveries/{delivery_id}/redeliver", "/registry-entries/{entry_id}/add", "/tools/{name}/call", "/experts/{name}/runs", "/runs/{run_id}/replay",
-        "/access/proposals/{grant_id}", "/context-bill/hide", "/maintenance/requests", "/maintenance/energy/poll", "/maintenance/messages/poll", "/energy/{slug}/grant",
-    }  # fmt: skip
+        "/servers/{slug}/tests",
+        "/agents/{slug}/tokens",
+        "/conversations/{conversation_id}/messages",
+        "/channels/{channel_id}/test",
+        "/config/import",
+        "/config/as-of",
+        "/history/{kind}/{version_id}/restore",
+        "/deliveries/{delivery_id}/redeliver",
+        "/registry-entries/{entry_id}/add",
+        "/tools/{name}/call",
+        "/experts/{name}/runs",
+        "/runs/{run_id}/replay",
+        "/access/proposals/{grant_id}",
+        "/context-bill/hide",
+        "/maintenance/requests",
+        "/maintenance/energy/poll",
+        "/maintenance/messages/poll",
+        "/energy/{slug}/grant",
+    }
 
 
 NAMED = [
@@ -177,14 +211,18 @@ NAMED = [
 
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("path", "body", "what", "where"), NAMED, ids=[path for path, *_ in NAMED])
-def test_a_name_that_is_taken_is_a_conflict_that_says_where_the_other_is(db, caller, path, body, what, where):
+def test_a_name_that_is_taken_is_a_conflict_that_says_where_the_other_is(
+    db, caller, path, body, what, where
+):
     furnish()
     admin = caller("admin")
     admin.post(path, body)
     refused = admin.post(path, body)
     assert (refused.status_code, refused.json()["code"]) == (409, "ALREADY_EXISTS")
     assert what in refused.json()["message"]
-    place = next(word for word in refused.json()["remedy"].split() if word.startswith("/")).removesuffix(".")
+    place = next(
+        word for word in refused.json()["remedy"].split() if word.startswith("/")
+    ).removesuffix(".")
     assert place.startswith(ROOT + where)
     assert admin.get(place.removeprefix(ROOT)).status_code == 200
 
@@ -201,7 +239,8 @@ def test_a_new_name_that_is_taken_is_a_conflict_and_other_faults_are_told_first(
 
 @pytest.mark.both_databases
 def test_of_two_makers_of_one_name_at_once_the_second_is_told_that_it_is_taken(live_db, caller):
-    admin, ready = caller("admin"), Barrier(2)
+    admin = caller("admin")
+    ready = Barrier(2)
 
     def post(_: int) -> int:
         try:

@@ -1,4 +1,5 @@
-"""A result that breaks the tool's approved output schema reaches its caller, and is remarked wherever the call is told of."""
+"""A result that breaks the tool's approved output schema reaches its caller, and is remarked
+wherever the call is told of."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ PROMISE = {"type": "object", "properties": {"name": {"type": "integer"}}}
 
 
 def promise() -> None:
-    """The tool "echo", which answers with its name as a text, is approved with another output schema."""
+    """The tool "echo", which answers with its name as a text, is approved with another output
+    schema."""
     server = Server.objects.get(slug="echo")
-    listed: list[dict[str, Any]] = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS] + [NARROW]
+    listed: list[dict[str, Any]] = [
+        {"name": name, "inputSchema": {"type": "object"}} for name in TOOLS
+    ] + [NARROW]
     listed[0]["outputSchema"] = PROMISE
     server.env = {"FAKE_LISTED": json.dumps(listed)}
     lifecycle.save_server(server=server, actor="test")
@@ -34,7 +38,11 @@ def promise() -> None:
     decisions.approve_waiting(server=server, actor="test")
 
 
-async def test_it_stands_in_the_answer_the_record_its_page_the_log_and_the_figures(live_db, site, settings):  # noqa: F811
+async def test_it_stands_in_the_answer_the_record_its_page_the_log_and_the_figures(
+    live_db,
+    site,  # noqa: F811 -- it is the fixture
+    settings,
+):
     settings.METRICS_LOCAL = True
     await db_call(promise)
 
@@ -44,7 +52,10 @@ async def test_it_stands_in_the_answer_the_record_its_page_the_log_and_the_figur
 
     answer = await until(warned)  # the process has to hear of what was approved
     warning = answer["mcp"]["warning"]
-    assert warning == "The result does not match the tool's approved output schema at /properties/name/type."
+    assert (
+        warning
+        == "The result does not match the tool's approved output schema at /properties/name/type."
+    )
     assert (answer["success"], answer["error"], answer["result"]["name"]) == (True, None, "echo")
     record = await db_call(Invocation.objects.get, pk=answer["mcp"]["invocation_id"])
     assert (record.state, record.error_code, record.warning) == ("succeeded", "", warning)
@@ -59,7 +70,9 @@ def _told_everywhere(record: Invocation, warning: str) -> None:
     person.is_staff = True
     person.save()
     client.force_login(person)
-    page = client.get(reverse("admin:mcpregistry_invocation_change", args=[record.pk])).content.decode()
+    page = client.get(
+        reverse("admin:mcpregistry_invocation_change", args=[record.pk])
+    ).content.decode()
     assert "The call was sent anyway." in page
     assert "/properties/name/type" in page
     assert client.get(f"{ROOT}/invocations/{record.pk}").json()["warning"] == warning

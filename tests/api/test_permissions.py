@@ -127,7 +127,11 @@ AGENT = {
 
 
 def lowest_roles() -> dict[str, str]:
-    pairs = [(operation.strip(), role) for role, text in LOWEST.items() for operation in re.split(r"[|\n]", text)]
+    pairs = [
+        (operation.strip(), role)
+        for role, text in LOWEST.items()
+        for operation in re.split(r"[|\n]", text)
+    ]
     return {operation: role for operation, role in pairs if operation}
 
 
@@ -140,14 +144,18 @@ def operations() -> list[str]:
 @cache
 def take_a_body() -> set[str]:
     paths = api.get_openapi_schema(path_prefix="")["paths"].items()
-    operations = [(f"{method.upper()} {path}", one) for path, of in paths for method, one in of.items()]
+    operations = [
+        (f"{method.upper()} {path}", one) for path, of in paths for method, one in of.items()
+    ]
     return {name for name, one in operations if "requestBody" in one}
 
 
 def answer(caller, operation: str):
     method, path = operation.split(" ")
     numbered = re.sub(r"{\w+_id}", "987654", path)
-    return caller.call(method, re.sub(r"{\w+}", "nobody", numbered), None if method in ("GET", "DELETE") else {})
+    return caller.call(
+        method, re.sub(r"{\w+}", "nobody", numbered), None if method in ("GET", "DELETE") else {}
+    )
 
 
 def test_the_document_the_table_and_this_test_name_the_same_operations():
@@ -181,7 +189,8 @@ def test_a_nameless_caller_gets_nothing(live_db, caller):
 @pytest.mark.exhaustive(but=("operator",))
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_may_do_what_it_and_lower_roles_may(live_db, caller, role):
-    somebody, lowest = caller(role), lowest_roles()
+    somebody = caller(role)
+    lowest = lowest_roles()
     for operation in operations():
         response = answer(somebody, operation)
         if ROLES.index(role) >= ROLES.index(lowest[operation]):

@@ -25,10 +25,13 @@ def _named(settings: Any) -> None:
 
 @pytest.fixture
 def site(db: None) -> Iterator[None]:
-    """Agent "ann" with a server's tool on two endpoints, "eve" with none; a third endpoint is switched off."""
+    """Agent "ann" with a server's tool on two endpoints, "eve" with none; a third endpoint is
+    switched off."""
     add_server("echo", tool("echo"))
     for slug in ("lab", "off"):
-        save_endpoint(endpoint=Endpoint(slug=slug, name=slug.title(), enabled=slug != "off"), actor="user:ann")
+        save_endpoint(
+            endpoint=Endpoint(slug=slug, name=slug.title(), enabled=slug != "off"), actor="user:ann"
+        )
     Agent.objects.create(slug="eve")
     engine = Engine("web")
     engine.live.refresh()
@@ -40,7 +43,9 @@ def site(db: None) -> Iterator[None]:
 def read(path: str = PATH, *, agent: str = "", status: int = 200, **query: str) -> Any:
     headers = {}
     if agent:
-        _, text = tokens.issue_token(name="t", actor="user:ann", agent=Agent.objects.get(slug=agent))
+        _, text = tokens.issue_token(
+            name="t", actor="user:ann", agent=Agent.objects.get(slug=agent)
+        )
         headers["Authorization"] = f"Bearer {text}"
     answer = Client().get(path, query, headers=headers)
     assert answer.status_code == status, answer.content
@@ -58,16 +63,25 @@ def test_an_agent_reads_the_endpoints_that_show_it_anything(site: None) -> None:
     assert found["metadata"] == {"count": 2}
     assert names(read(agent="eve")) == []
     assert found["servers"][1]["server"]["remotes"][0]["url"] == "https://tools.example.com/mcp/lab"
-    assert found["servers"][1]["_meta"]["com.example.tools/servers"] == [{"name": "echo", "title": "echo", "tools": 1}]
-    assert names(read(agent="ann", search="Echo")) == names(found), "also by the servers that it gets there"
+    assert found["servers"][1]["_meta"]["com.example.tools/servers"] == [
+        {"name": "echo", "title": "echo", "tools": 1}
+    ]
+    assert names(read(agent="ann", search="Echo")) == names(found), (
+        "also by the servers that it gets there"
+    )
 
 
 def test_pages_searches_and_changes(site: None) -> None:
     first = read(agent="ann", limit="1")
-    assert (names(first), first["metadata"]) == (["com.example.tools/default"], {"count": 1, "nextCursor": "default"})
+    assert (names(first), first["metadata"]) == (
+        ["com.example.tools/default"],
+        {"count": 1, "nextCursor": "default"},
+    )
     assert names(read(agent="ann", limit="1", cursor="default")) == ["com.example.tools/lab"]
     assert names(read(agent="ann", search="LAB")) == ["com.example.tools/lab"]
-    assert names(read(agent="ann", search="lab", version="latest", include_deleted="true")) == ["com.example.tools/lab"]
+    assert names(read(agent="ann", search="lab", version="latest", include_deleted="true")) == [
+        "com.example.tools/lab"
+    ]
     assert read("/registry/v0/servers", agent="ann") == read(agent="ann")
     before = read(agent="ann")["servers"][1]
     assert names(read(agent="ann", updated_since="2099-01-01T00:00:00Z")) == []
@@ -75,7 +89,9 @@ def test_pages_searches_and_changes(site: None) -> None:
     lab.name = "Laboratory"
     save_endpoint(endpoint=lab, actor="user:ann")
     after = read(agent="ann", version="latest")["servers"][1]
-    assert before["server"]["version"] != after["server"]["version"], "what stands under a version never changes"
+    assert before["server"]["version"] != after["server"]["version"], (
+        "what stands under a version never changes"
+    )
 
 
 @pytest.mark.parametrize("name", ["com.example.tools%2Flab", "com.example.tools/lab"])
@@ -101,9 +117,12 @@ def test_who_is_unknown_reads_nothing_unless_the_site_is_public(site: None, sett
 
 def test_what_cannot_be_asked_is_refused_in_words(site: None) -> None:
     for query, status in [
-        ({"limit": "101"}, 422), ({"limit": "-1"}, 422), ({"limit": "x"}, 422),
-        ({"updated_since": "yesterday"}, 400), ({"updated_since": "2026-13-01T00:00:00Z"}, 400),
-    ]:  # fmt: skip
+        ({"limit": "101"}, 422),
+        ({"limit": "-1"}, 422),
+        ({"limit": "x"}, 422),
+        ({"updated_since": "yesterday"}, 400),
+        ({"updated_since": "2026-13-01T00:00:00Z"}, 400),
+    ]:
         assert read(agent="ann", status=status, **query)["detail"]
     assert Client().post(PATH).status_code == 405
     assert Client().options(PATH).status_code == 204
@@ -116,9 +135,14 @@ def test_our_own_reader_of_registries_takes_it_whole(live_server: Any, settings:
     for slug in ("lab", "default"):
         save_endpoint(endpoint=Endpoint(slug=slug), actor="user:ann")
     row = RegistrySource(
-        slug="ours", base_url=f"{live_server.url}/registry", allowed_networks=["127.0.0.0/8", "::1/128"]
+        slug="ours",
+        base_url=f"{live_server.url}/registry",
+        allowed_networks=["127.0.0.0/8", "::1/128"],
     )
     after = sync.sync(source_id=sources.save_source(source=row, actor="user:ann").pk)
     assert (after.error, after.skipped) == ("", 0)
     found = RegistryEntry.objects.offered().values_list("name", "kinds")
-    assert sorted(found) == [("com.example.tools/default", "remote"), ("com.example.tools/lab", "remote")]
+    assert sorted(found) == [
+        ("com.example.tools/default", "remote"),
+        ("com.example.tools/lab", "remote"),
+    ]

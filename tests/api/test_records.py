@@ -23,7 +23,8 @@ def viewer(db, caller):
 
 def walk(viewer, path: str, between=lambda: None) -> list[str]:
     """Ids of all pages; ``between`` runs after each page."""
-    seen, cursor = [], ""
+    seen = []
+    cursor = ""
     while True:
         body = viewer.get(f"{path}&cursor={cursor}" if cursor else path).json()
         seen += [item["id"] for item in body["items"]]
@@ -36,7 +37,8 @@ def walk(viewer, path: str, between=lambda: None) -> list[str]:
 def test_pages_neither_repeat_nor_skip_while_calls_arrive(viewer):
     moment = timezone.now()
     for number in range(25):
-        new_call(number, received_at=moment - timedelta(seconds=number // 5))  # five share each moment
+        # five share each moment
+        new_call(number, received_at=moment - timedelta(seconds=number // 5))
     before = [row["id"] for row in viewer.get("/invocations?limit=200").json()["items"]]
     number = iter(range(100, 200))
 
@@ -65,12 +67,24 @@ def encoded(value: object) -> str:
 @pytest.mark.parametrize(
     "cursor",
     [
-        "x", "%00", "%F0%9F%98%80", encoded([]), encoded(["a"]), encoded(["not a date", "x"]), encoded([None, None]),
-        encoded([{"a": 1}, "x"]), encoded(["2026-01-01T00:00:00Z", "a\x00b"]), encoded("text"), encoded([True, True]),
-        "W" * 1999, encoded(["2026-01-01T00:00:00Z", ["x"]]), encoded([1e400, "x"]), encoded(["9" * 500, "x"]),
+        "x",
+        "%00",
+        "%F0%9F%98%80",
+        encoded([]),
+        encoded(["a"]),
+        encoded(["not a date", "x"]),
+        encoded([None, None]),
+        encoded([{"a": 1}, "x"]),
+        encoded(["2026-01-01T00:00:00Z", "a\x00b"]),
+        encoded("text"),
+        encoded([True, True]),
+        "W" * 1999,
+        encoded(["2026-01-01T00:00:00Z", ["x"]]),
+        encoded([1e400, "x"]),
+        encoded(["9" * 500, "x"]),
         encoded(["0001-01-01T00:00:00+14:00", "x"]),
     ],
-)  # fmt: skip
+)
 def test_forged_cursors_are_refused(viewer, cursor):
     response = viewer.get(f"/invocations?cursor={cursor}")
     assert response.status_code in (400, 422)
@@ -84,18 +98,35 @@ def test_forged_numeric_cursors_do_not_reach_the_database(viewer, value):
 
 
 def test_filters(viewer):
-    new_call(1, state="denied", agent_slug="ann", tool_name="say", exposed_name="echo__say", origin="stdio")
-    new_call(2, server_slug="git", endpoint_slug="work", tool_name="status", exposed_name="git__status")
+    new_call(
+        1,
+        state="denied",
+        agent_slug="ann",
+        tool_name="say",
+        exposed_name="echo__say",
+        origin="stdio",
+    )
+    new_call(
+        2, server_slug="git", endpoint_slug="work", tool_name="status", exposed_name="git__status"
+    )
     new_call(3, request_id="r-1", received_at=timezone.now() - timedelta(days=2))
     yesterday = (timezone.now() - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def found(query: str) -> list[int]:
-        return sorted(int(item["id"][-1]) for item in viewer.get(f"/invocations?{query}").json()["items"])
+        return sorted(
+            int(item["id"][-1]) for item in viewer.get(f"/invocations?{query}").json()["items"]
+        )
 
     assert found("") == [1, 2, 3]
     assert found("state=denied") == [1]
     assert found("agent=ann&origin=stdio") == [1]
-    assert found("server=git") == found("endpoint=work") == found("tool=git__status") == found("tool=status") == [2]
+    assert (
+        found("server=git")
+        == found("endpoint=work")
+        == found("tool=git__status")
+        == found("tool=status")
+        == [2]
+    )
     assert found("q=r+1") == [3]
     assert found("q=xyzzyqq") == []
     assert found("request_id=r-1") == found(f"until={yesterday}") == [3]
@@ -125,7 +156,13 @@ def test_unfit_filters_are_refused(viewer, query):
 @pytest.mark.attack
 def test_other_columns_cannot_be_reached_through_the_query(viewer):
     new_call(1)
-    for query in ("writer=x", "arguments__contains=x", "id__regex=^b", "order_by=-result", "_connector=OR"):
+    for query in (
+        "writer=x",
+        "arguments__contains=x",
+        "id__regex=^b",
+        "order_by=-result",
+        "_connector=OR",
+    ):
         assert len(viewer.get(f"/invocations?{query}").json()["items"]) == 1
 
 
@@ -144,7 +181,9 @@ def test_the_audit_log_is_filtered_and_proved(viewer):
     audit.record(kind="server.created", actor="user:ann", subject="server:git", lifecycle="draft")
     audit.record(kind="server.deleted", actor="user:bob", subject="server:git")
     items = viewer.get("/audit?actor=user:ann").json()["items"]
-    assert [(item["kind"], item["facts"]["lifecycle"]) for item in items] == [("server.created", "draft")]
+    assert [(item["kind"], item["facts"]["lifecycle"]) for item in items] == [
+        ("server.created", "draft")
+    ]
     assert len(viewer.get("/audit?subject=server:git&kind=server.deleted").json()["items"]) == 1
     ever = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
     assert len(viewer.get(f"/audit?actor=user:ann&{ever}").json()["items"]) == 1
@@ -152,7 +191,11 @@ def test_the_audit_log_is_filtered_and_proved(viewer):
     sealed_anew()
     verification.verify(timezone.now())
     proof = viewer.get("/audit/verification").json()
-    assert (proof["intact"], proof["entries"], proof["problems"]) == (True, AuditEntry.objects.count(), [])
+    assert (proof["intact"], proof["entries"], proof["problems"]) == (
+        True,
+        AuditEntry.objects.count(),
+        [],
+    )
 
 
 def test_the_verification_says_what_is_in_archives(viewer, tmp_path):
@@ -172,7 +215,9 @@ def test_a_changed_audit_entry_is_found(viewer):
     guards.drop_guards()
     try:
         with connection.cursor() as cursor:
-            cursor.execute("UPDATE mcpregistry_auditentry SET actor = 'user:eve' WHERE kind = 'server.created'")
+            cursor.execute(
+                "UPDATE mcpregistry_auditentry SET actor = 'user:eve' WHERE kind = 'server.created'"
+            )
     finally:
         guards.install_guards()
     sealed_anew()

@@ -1,4 +1,5 @@
-"""Nobody approves what they asked for, whichever door they asked through: the person is a column of the call."""
+"""Nobody approves what they asked for, whichever door they asked through: the person is a column of
+the call."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ async def approve(site: Site, held_id: str, who: str, **more: Any) -> tuple[int,
 async def test_who_asked_in_an_agents_name_does_not_approve_it_and_another_does(held):  # noqa: F811
     held_id = await ask_as(held, "ann", a=1)
     status, told = await approve(held, held_id, "ann")
-    assert (status, told["message"]) == (403, "You requested this call, so another approver must decide.")
+    assert (status, told["message"]) == (
+        403,
+        "You requested this call, so another approver must decide.",
+    )
     status, shown = await approve(held, held_id, "bob")
     assert (status, shown["state"]) == (200, "ready")
     assert shown["requester"].startswith("approver-")
@@ -78,15 +82,24 @@ async def test_a_permit_of_ones_own_does_not_count_for_ones_own_calls(held):  # 
     assert (await approve(held, first, "ann", permit={"until": until}))[0] == 200
     body = {"params": {"a": 5}, "agent": "robot"}
     assert (await held.call("echo__echo", body, who="ann"))[0] == 202
-    while (await held.call("echo__echo", body, who="bob"))[0] != 200:  # until this process has heard of the permit
+    # until this process has heard of the permit
+    while (await held.call("echo__echo", body, who="bob"))[0] != 200:
         pass
 
 
 async def test_only_where_the_rule_says_so_the_requester_confirms_and_permits_nothing(held):  # noqa: F811
-    await db_call(PolicyRule.objects.create, name="own word", outcome="ask", requester_may_confirm=True, priority=500)
+    await db_call(
+        PolicyRule.objects.create,
+        name="own word",
+        outcome="ask",
+        requester_may_confirm=True,
+        priority=500,
+    )
     while not (
         await db_call(
-            ApprovalRequest.objects.filter(pk=await ask_as(held, "ann", a=6), requester_may_confirm=True).exists
+            ApprovalRequest.objects.filter(
+                pk=await ask_as(held, "ann", a=6), requester_may_confirm=True
+            ).exists
         )
     ):
         pass  # until this process has heard of the rule

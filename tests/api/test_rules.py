@@ -1,4 +1,5 @@
-"""Rules, permits, what tools do and the why of a decision, over REST with the rules of the pages."""
+"""Rules, permits, what tools do and the why of a decision, over REST with the rules of the
+pages."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ def test_a_rule_lives_and_dies(admin):
     path = f"/rules/{rule['id']}"
     assert admin.get(path).json() == rule
     changed = admin.patch(path, {"tool": None, "server": "echo", "outcome": "deny"}).json()
-    assert (changed["tool"], changed["server"], changed["outcome"], changed["name"]) == (None, "echo", "deny", "big")
+    assert (changed["tool"], changed["server"], changed["outcome"], changed["name"]) == (
+        None,
+        "echo",
+        "deny",
+        "big",
+    )
     assert admin.patch(path, {"refusal_seconds": 0}).json()["refusal_seconds"] == 0
     assert admin.patch(path, {"refusal_seconds": -1}).status_code == 422
     assert admin.delete(path).status_code == 204
@@ -98,7 +104,11 @@ def test_rules_are_found(admin):
 
 def test_starter_rules_and_one_click(admin):
     tool = new_tool(new_server())
-    assert [rule["outcome"] for rule in admin.post("/rules/starter").json()] == ["allow", "ask", "allow"]
+    assert [rule["outcome"] for rule in admin.post("/rules/starter").json()] == [
+        "allow",
+        "ask",
+        "allow",
+    ]
     assert admin.post("/rules/starter").json() == []
     assert admin.post("/tools/echo::say/auto-approval").json()["tool"] == "echo::say"
     assert admin.post("/servers/echo/auto-approval").json()["server"] == "echo"
@@ -124,12 +134,16 @@ def test_a_draft_is_tried_without_being_saved(admin):
     Configuration.objects.update(default_outcome="allow")
     for number in range(3):
         new_call(number, arguments=f'{{"amount": {number}}}')
-    tried = admin.post("/rules/test", {"rule": {"outcome": "deny", "condition": "args.amount > 1"}, "days": 1})
+    tried = admin.post(
+        "/rules/test", {"rule": {"outcome": "deny", "condition": "args.amount > 1"}, "days": 1}
+    )
     report = tried.json()
     # Servers of this test are drafts, so nothing of them can be judged until they are active.
     assert (report["judged"], report["gone"]) == (0, 3)
     Server.objects.update(lifecycle="active")
-    report = admin.post("/rules/test", {"rule": {"outcome": "deny", "condition": "args.amount > 1"}, "days": 1}).json()
+    report = admin.post(
+        "/rules/test", {"rule": {"outcome": "deny", "condition": "args.amount > 1"}, "days": 1}
+    ).json()
     assert report["moved"] == {"allow>deny": 1, "allow>allow": 2}
     assert report["by_tool"] == {"echo::say": {"deny": 1, "allow": 2}}
     assert [example["after"] for example in report["examples"]] == ["deny"]
@@ -151,23 +165,37 @@ def test_what_a_tool_does_is_confirmed(caller):
     assert (after["confirmed"], after["risk"]) == (body, "low")
     wrong = approver.call("PUT", "/tools/echo::say/annotations", body | {"destructive": True})
     assert wrong.status_code in (400, 422)
-    assert approver.call("PUT", "/tools/echo::say/annotations", {"read_only": True}).status_code == 422
+    assert (
+        approver.call("PUT", "/tools/echo::say/annotations", {"read_only": True}).status_code == 422
+    )
     stale = approver.call("PUT", "/tools/echo::say/annotations", body | {"seen": before["seen"]})
     assert (stale.status_code, stale.json()["code"]) == (409, "CONFLICT")
-    assert approver.call("PUT", "/tools/echo::say/annotations", body | {"seen": after["seen"]}).status_code == 200
+    assert (
+        approver.call(
+            "PUT", "/tools/echo::say/annotations", body | {"seen": after["seen"]}
+        ).status_code
+        == 200
+    )
 
 
 @pytest.mark.both_databases
 def test_permits_are_listed_and_revoked(caller):
-    tool, agent = new_tool(new_server()), new_agent("robot")
+    tool = new_tool(new_server())
+    agent = new_agent("robot")
     permit = Permit.objects.create(
-        agent=agent, tool=tool, definition_hash="h", server_revision=1, expires_at=timezone.now() + timedelta(days=1)
+        agent=agent,
+        tool=tool,
+        definition_hash="h",
+        server_revision=1,
+        expires_at=timezone.now() + timedelta(days=1),
     )
     approver = caller("approver")
     assert [p["id"] for p in approver.get("/permits?live=true").json()["items"]] == [permit.pk]
     assert approver.delete(f"/permits/{permit.pk}").status_code == 204
     assert approver.get("/permits?live=true").json()["items"] == []
-    assert [p["id"] for p in approver.get("/permits?live=false&agent=robot").json()["items"]] == [permit.pk]
+    assert [p["id"] for p in approver.get("/permits?live=false&agent=robot").json()["items"]] == [
+        permit.pk
+    ]
 
 
 def test_why_over_rest(caller):
@@ -183,7 +211,12 @@ def test_why_over_rest(caller):
     found = viewer.get(query).json()
     assert (found["listed"], found["name"], found["outcome"]) == (True, "echo__say", "ask")
     PolicyRule.objects.create(name="big", outcome="deny", condition="args.amount > 1")
-    body = {"agent": "robot", "endpoint": "default", "tool": "echo__say", "arguments": {"amount": 2}}
+    body = {
+        "agent": "robot",
+        "endpoint": "default",
+        "tool": "echo__say",
+        "arguments": {"amount": 2},
+    }
     denied = viewer.post("/why", body).json()
     assert (denied["outcome"], denied["rules"][0]["fit"]) == ("deny", "fits")
     assert viewer.get("/why?agent=robot&endpoint=default&tool=nobody").status_code == 404

@@ -9,7 +9,15 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.downstream.transports import confinement
-from mcpregistry.models import AuditEntry, Connection, Credential, Invocation, Server, ServerEvent, ServerTest
+from mcpregistry.models import (
+    AuditEntry,
+    Connection,
+    Credential,
+    Invocation,
+    Server,
+    ServerEvent,
+    ServerTest,
+)
 from mcpregistry.services.servers import lifecycle
 from tests.api.conftest import new_call, new_server, new_tool
 
@@ -47,17 +55,24 @@ def test_a_new_server_is_in_its_sandbox_where_there_is_one(operator, monkeypatch
 
 
 def test_a_server_is_made_changed_and_removed(operator):
-    made = operator.post("/servers", {"slug": "git", "command": ["mcp-server-git", "--repository", "."], "cwd": "/tmp"})
+    made = operator.post(
+        "/servers",
+        {"slug": "git", "command": ["mcp-server-git", "--repository", "."], "cwd": "/tmp"},
+    )
     assert made.status_code == 201
     body = made.json()
     assert (body["lifecycle"], body["source"], body["revision"]) == ("draft", "api", 1)
     assert body["command"] == ["mcp-server-git", "--repository", "."]
-    changed = operator.patch("/servers/git", {"name": "Git", "request_timeout": 5.0, "cwd": None}).json()
+    changed = operator.patch(
+        "/servers/git", {"name": "Git", "request_timeout": 5.0, "cwd": None}
+    ).json()
     assert (changed["name"], changed["request_timeout"], changed["cwd"]) == ("Git", 5.0, "/tmp")
     assert operator.get("/servers/git").json() == changed
     assert operator.delete("/servers/git").status_code == 204
     assert operator.get("/servers/git").status_code == 404
-    assert [e.kind for e in AuditEntry.objects.filter(actor__startswith="user:operator").order_by("id")] == [
+    assert [
+        e.kind for e in AuditEntry.objects.filter(actor__startswith="user:operator").order_by("id")
+    ] == [
         "server.created",
         "server.changed",
         "server.deleted",
@@ -66,13 +81,16 @@ def test_a_server_is_made_changed_and_removed(operator):
 
 def test_what_a_readme_says_is_read_into_words_without_its_secrets(operator):
     answer = operator.post(
-        "/servers/read", {"text": f"claude mcp add gh -e GH_TOKEN={SECRET} -- npx -y gh-mcp --mode fast"}
+        "/servers/read",
+        {"text": f"claude mcp add gh -e GH_TOKEN={SECRET} -- npx -y gh-mcp --mode fast"},
     )
     assert (answer.status_code, SECRET in answer.content.decode()) == (200, False)
     (server,) = answer.json()["servers"]
     assert (server["slug"], server["command"]) == ("gh", ["npx", "-y", "gh-mcp", "--mode", "fast"])
     assert server["env"] == {"GH_TOKEN": "${cred:gh-gh-token}"}
-    assert server["secrets"] == [{"credential": "gh-gh-token", "label": "GH_TOKEN", "place": "env", "filled_in": True}]
+    assert server["secrets"] == [
+        {"credential": "gh-gh-token", "label": "GH_TOKEN", "place": "env", "filled_in": True}
+    ]
     assert not Server.objects.exists()
     assert (
         operator.post("/servers/read", {"text": "io.github.example/tides"}).json()["registry_entry"]
@@ -86,12 +104,20 @@ def test_what_a_readme_says_is_read_into_words_without_its_secrets(operator):
 @pytest.mark.attack
 def test_secrets_go_in_and_never_come_out(operator):
     local = {"slug": "a", "command": ["a"], "env": {"TOKEN": SECRET}}
-    remote = {"slug": "b", "transport": "http", "url": "https://example.com/mcp", "headers": {"X-Key": SECRET}}
+    remote = {
+        "slug": "b",
+        "transport": "http",
+        "url": "https://example.com/mcp",
+        "headers": {"X-Key": SECRET},
+    }
     answers = [operator.post("/servers", local), operator.post("/servers", remote)]
     assert [answer.status_code for answer in answers] == [201, 201]
     assert answers[0].json()["env_names"] == ["TOKEN"]
     assert answers[1].json()["header_names"] == ["X-Key"]
-    answers += [operator.get(path) for path in ("/servers", "/servers/a", "/servers/b", "/audit", "/status/servers")]
+    answers += [
+        operator.get(path)
+        for path in ("/servers", "/servers/a", "/servers/b", "/audit", "/status/servers")
+    ]
     answers.append(operator.get("/config/export?format=claude-code"))
     assert {answer.status_code for answer in answers} <= {200, 201}
     assert not any(SECRET in answer.content.decode() for answer in answers)
@@ -100,7 +126,9 @@ def test_secrets_go_in_and_never_come_out(operator):
 
 @pytest.mark.attack
 def test_a_refused_secret_is_not_quoted_back(operator):
-    response = operator.post("/servers", {"slug": "a", "command": ["a"], "env": {"TOKEN": [SECRET]}})
+    response = operator.post(
+        "/servers", {"slug": "a", "command": ["a"], "env": {"TOKEN": [SECRET]}}
+    )
     assert response.status_code == 422
     assert SECRET not in response.content.decode()
 
@@ -152,9 +180,10 @@ def test_lists_are_searched_filtered_and_paged(operator):
     assert slugs("lifecycle=disabled") == ["beta"]
     assert slugs("transport=http") == []
     first = operator.get("/servers?limit=2").json()
-    assert [item["slug"] for item in operator.get(f"/servers?limit=2&cursor={first['next']}").json()["items"]] == [
-        "gamma"
-    ]
+    assert [
+        item["slug"]
+        for item in operator.get(f"/servers?limit=2&cursor={first['next']}").json()["items"]
+    ] == ["gamma"]
     assert operator.get("/servers?lifecycle=nope").status_code == 422
 
 
@@ -174,14 +203,22 @@ def test_a_test_is_a_request_by_id_and_its_row_can_be_watched(live_db, caller, s
     assert sent.call_args.kwargs["args"] == [number]
     ServerTest.objects.update(verdict="passed", timings={"connect": 12.5}, tool_count=3)
     seen = operator.get(f"/servers/echo/tests/{number}").json()
-    assert (seen["verdict"], seen["timings"], seen["tool_count"]) == ("passed", {"connect": 12.5}, 3)
+    assert (seen["verdict"], seen["timings"], seen["tool_count"]) == (
+        "passed",
+        {"connect": 12.5},
+        3,
+    )
     assert [item["id"] for item in operator.get("/servers/echo/tests").json()["items"]] == [number]
 
 
 @pytest.mark.attack
 def test_a_test_takes_no_configuration(operator, sent):
     active()
-    for extra in ({"command": ["/bin/sh"]}, {"url": "http://169.254.169.254/"}, {"env": {"A": "b"}}):
+    for extra in (
+        {"command": ["/bin/sh"]},
+        {"url": "http://169.254.169.254/"},
+        {"env": {"A": "b"}},
+    ):
         assert operator.post("/servers/echo/tests", extra).status_code == 422
     assert operator.post("/servers/echo/tests", {"call_tool": "delete_all"}).status_code == 403
     assert not ServerTest.objects.exists()
@@ -216,7 +253,8 @@ def test_refresh_and_reconnect_are_accepted(operator, sent):
 
 @pytest.mark.attack
 def test_a_test_of_another_server_is_not_found_here(operator):
-    one, other = active("one"), active("other")
+    one = active("one")
+    other = active("other")
     test = ServerTest.objects.create(server=one, requested_at=timezone.now())
     assert operator.get(f"/servers/{one}/tests/{test.id}").status_code == 200
     assert operator.get(f"/servers/{other}/tests/{test.id}").status_code == 404
@@ -227,16 +265,26 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     server = active()
     new_tool(server)
     now = timezone.now()
-    Connection.objects.create(server=server, process="web@a:1", state="connected", since=now, seen_at=now, pid=7)
-    Connection.objects.create(server=server, process="worker@a:2", state="error", since=now, seen_at=now)
+    Connection.objects.create(
+        server=server, process="web@a:1", state="connected", since=now, seen_at=now, pid=7
+    )
+    Connection.objects.create(
+        server=server, process="worker@a:2", state="error", since=now, seen_at=now
+    )
     Server.objects.update(
-        name="The echo", last_error="it fell over", last_error_code="CONNECTION_FAILED", last_error_at=now
+        name="The echo",
+        last_error="it fell over",
+        last_error_code="CONNECTION_FAILED",
+        last_error_at=now,
     )
     for number, state in enumerate(("succeeded", "succeeded", "tool_error", "not_sent", "denied")):
         new_call(number, state=state)
     for number in (7, 8):
         new_call(
-            number, state="tool_error", error_code="TOOL_CALL_FAILED", reason=f"No row {number} in 'table{number}'"
+            number,
+            state="tool_error",
+            error_code="TOOL_CALL_FAILED",
+            reason=f"No row {number} in 'table{number}'",
         )
     status = operator.get("/servers/echo/status").json()
     assert status["last_used_time"] is not None
@@ -261,14 +309,19 @@ def test_status_tells_state_per_process_counters_and_the_last_error(operator):
     assert [status[name] for name in facts] == ["echo", "The echo", True, "stdio", 1, 6, 2, 4]
     assert status["last_error"] == "it fell over"
     used = Invocation.objects.exclude(state="denied").order_by("-received_at").first()
-    assert abs(datetime.fromisoformat(status["last_used_time"]) - used.received_at) < timedelta(milliseconds=1)
+    assert abs(datetime.fromisoformat(status["last_used_time"]) - used.received_at) < timedelta(
+        milliseconds=1
+    )
     assert [(p["process"], p["state"]) for p in status["processes"]] == [
         ("web@a:1", "connected"),
         ("worker@a:2", "error"),
     ]
     new_server("draft")
     everyone = operator.get("/status/servers").json()["items"]
-    assert [(item["server_name"], item["lifecycle"]) for item in everyone] == [("draft", "draft"), ("echo", "active")]
+    assert [(item["server_name"], item["lifecycle"]) for item in everyone] == [
+        ("draft", "draft"),
+        ("echo", "active"),
+    ]
 
 
 @pytest.mark.both_databases
@@ -294,7 +347,8 @@ def test_events_come_newest_first_and_long_ones_are_cut(operator):
 
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
-    "path", ["/servers", "/status/servers", "/tools", "/definitions?state=all", "/grants", "/agents"]
+    "path",
+    ["/servers", "/status/servers", "/tools", "/definitions?state=all", "/grants", "/agents"],
 )
 @pytest.mark.both_databases
 def test_longer_lists_ask_no_more_questions(operator, django_assert_max_num_queries, path):
@@ -309,14 +363,20 @@ def test_longer_lists_ask_no_more_questions(operator, django_assert_max_num_quer
 def test_a_status_holds_figures_of_every_tool_that_was_called(live_db, caller):
     new_tool(new_server("echo"))
     for number, (tool, state, took) in enumerate(
-        [("say", "succeeded", 10.0), ("say", "succeeded", 30.0), ("say", "unknown", 20.0), ("say", "rejected", 5.0),
-         ("gone", "tool_error", 8.0)]
-    ):  # fmt: skip
+        [
+            ("say", "succeeded", 10.0),
+            ("say", "succeeded", 30.0),
+            ("say", "unknown", 20.0),
+            ("say", "rejected", 5.0),
+            ("gone", "tool_error", 8.0),
+        ]
+    ):
         new_call(number, tool_name=tool, state=state, duration_ms=took)
     new_call(99, server_slug="other")
     tools = caller("viewer").get("/servers/echo/status").json()["tools"]
     assert [
-        (t["tool"], t["total_calls"], t["success_calls"], t["failed_calls"], t["refused_calls"]) for t in tools
+        (t["tool"], t["total_calls"], t["success_calls"], t["failed_calls"], t["refused_calls"])
+        for t in tools
     ] == [
         ("say", 3, 2, 1, 1),
         ("gone", 1, 0, 1, 0),
@@ -331,10 +391,18 @@ def test_secrets_in_words_reach_no_viewer_and_no_audit_log(operator, caller):
     operator.post("/servers", {"slug": "local", "command": words})
     address = "https://mcp.example/mcp?api_key=canary"
     operator.post("/servers", {"slug": "remote", "transport": "http", "url": address})
-    assert operator.get("/servers/local").json()["command"] == words, "whoever may change it needs all of it"
+    assert operator.get("/servers/local").json()["command"] == words, (
+        "whoever may change it needs all of it"
+    )
     assert operator.get("/servers/remote").json()["url"] == address
     viewer = caller("viewer")
-    places = ("/servers", "/servers/local", "/servers/remote", "/servers/local/launch", "/servers/remote/launch")
+    places = (
+        "/servers",
+        "/servers/local",
+        "/servers/remote",
+        "/servers/local/launch",
+        "/servers/remote/launch",
+    )
     for answer in map(viewer.get, places):
         assert answer.status_code in (200, 403)
         assert "canary" not in answer.text
@@ -344,14 +412,25 @@ def test_secrets_in_words_reach_no_viewer_and_no_audit_log(operator, caller):
 
 def test_secrets_in_the_command_and_address_are_stored_as_credentials(operator, caller):
     made = operator.post(
-        "/servers", {"slug": "pg", "command": ["pg", "--token", "t0k3n-value", "postgresql://u:p4ss@db/x"]}
+        "/servers",
+        {"slug": "pg", "command": ["pg", "--token", "t0k3n-value", "postgresql://u:p4ss@db/x"]},
     )
     assert made.json()["open_secrets"] == ["token", "address password"]
-    assert operator.post("/servers/pg/keep-secrets").status_code == 403, "operators do not say where secrets may go"
+    assert operator.post("/servers/pg/keep-secrets").status_code == 403, (
+        "operators do not say where secrets may go"
+    )
     kept = caller("admin").post("/servers/pg/keep-secrets").json()
-    assert kept["command"] == ["pg", "--token", "${cred:pg-token}", "postgresql://u:${cred:pg-address-password}@db/x"]
+    assert kept["command"] == [
+        "pg",
+        "--token",
+        "${cred:pg-token}",
+        "postgresql://u:${cred:pg-address-password}@db/x",
+    ]
     assert (kept["open_secrets"], kept["lifecycle"]) == ([], "draft")
     stored = {row.name: (row.value, row.scope) for row in Credential.objects.all()}
-    assert stored == {"pg-token": ("t0k3n-value", ["server:pg"]), "pg-address-password": ("p4ss", ["server:pg"])}
+    assert stored == {
+        "pg-token": ("t0k3n-value", ["server:pg"]),
+        "pg-address-password": ("p4ss", ["server:pg"]),
+    }
     again = caller("admin").post("/servers/pg/keep-secrets")
     assert (again.status_code, "looks like a secret" in again.json()["message"]) == (409, True)

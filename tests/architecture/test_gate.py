@@ -1,4 +1,5 @@
-"""What `make test` may cost, as counts: how many of its tests need something that takes long to start."""
+"""What `make test` may cost, as counts: how many of its tests need something that takes long to
+start."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import pytest
 
 from tests import legs
 
-# More than this takes a reason: first look for a test that can be marked exhaustive, or show its point with less.
+# More than this takes a reason: first look for a test that can be marked exhaustive, or show its
+# point with less.
 MOST = {"a browser": 25, "whole processes": 510, "a broker": 65}
 
 
@@ -24,7 +26,10 @@ def test_gate_stays_within_its_budget(request: pytest.FixtureRequest) -> None:
 def test_gate_and_complete_run_count_the_same_tests() -> None:
     """In the gate, one case in three is left already; in a complete run, all are."""
     every_third = pytest.mark.exhaustive(one_in=3).mark
-    whole = [fake_item([pytest.mark.e2e.mark, every_third], name=f"test_it[{number}]") for number in range(9)]
+    whole = [
+        fake_item([pytest.mark.e2e.mark, every_third], name=f"test_it[{number}]")
+        for number in range(9)
+    ]
     hosts = [fake_item([pytest.mark.e2e.mark, pytest.mark.host("gemini").mark], name="test_host")]
     in_gate = [whole[0], whole[3], whole[6]]
     assert count_needs([*whole, *hosts], gate=False) == {"whole processes": 3}
@@ -33,7 +38,9 @@ def test_gate_and_complete_run_count_the_same_tests() -> None:
 
 @pytest.mark.parametrize(("mark", "kept"), [("both_databases", True), ("fault", False)])
 def test_marked_test_of_a_file_for_sqlite_stays_on_postgresql(mark: str, kept: bool) -> None:
-    items = [fake_item([pytest.mark.exhaustive(on="postgresql").mark, getattr(pytest.mark, mark).mark])]
+    items = [
+        fake_item([pytest.mark.exhaustive(on="postgresql").mark, getattr(pytest.mark, mark).mark])
+    ]
     assert legs.of_test_all_alone(items, postgres=True) == ([] if kept else items)
     assert legs.of_test_all_alone(items, postgres=False) == []
 
@@ -42,18 +49,25 @@ def fake_item(marks: Sequence[pytest.Mark], name: str = "test_it") -> pytest.Ite
     item = SimpleNamespace(
         nodeid=name,
         iter_markers=lambda wanted: [mark for mark in marks if mark.name == wanted],
-        get_closest_marker=lambda wanted: next((mark for mark in marks if mark.name == wanted), None),
+        get_closest_marker=lambda wanted: next(
+            (mark for mark in marks if mark.name == wanted), None
+        ),
     )
     return cast("pytest.Item", item)
 
 
 def count_needs(items: Sequence[pytest.Item], *, gate: bool) -> Counter[str]:
-    """Count what the gate's tests need. Tests of real hosts are not counted, because they run only where a host is installed.
+    """Count what the gate's tests need. Tests of real hosts are not counted, because they run only
+    where a host is installed.
 
-    In the gate, ``items`` are its tests already. To ask again which of them the gate runs would leave out more of them,
-    because ``exhaustive(one_in=3)`` counts the cases that it sees.
+    In the gate, ``items`` are its tests already. To ask again which of them the gate runs would
+    leave out more of them, because ``exhaustive(one_in=3)`` counts the cases that it sees.
     """
-    left_to_all = set() if gate else {id(item) for item in legs.of_test_all_alone(list(items), postgres=False)}
+    left_to_all = (
+        set()
+        if gate
+        else {id(item) for item in legs.of_test_all_alone(list(items), postgres=False)}
+    )
     counts: Counter[str] = Counter()
     for item in items:
         if id(item) not in left_to_all and not item.get_closest_marker("host"):

@@ -25,12 +25,19 @@ from mcpregistry.services.servers.lifecycle import SCHEMES
 from tests.externals import ROOT
 
 SAMPLES = ROOT / "tests" / "domain" / "formats" / "samples"
-GUIDE, TESTING = ROOT / "docs" / "how-to-add.md", ROOT / "docs" / "testing.md"
+GUIDE = ROOT / "docs" / "how-to-add.md"
+TESTING = ROOT / "docs" / "testing.md"
 
 
 def test_a_transport_is_known_everywhere() -> None:
     known = set(Transport.values)
-    assert {*get_args(TransportKind)} == {*CHANNELS} == {*ALL_BY_NAME} == {*get_args(TransportName)} == known
+    assert (
+        {*get_args(TransportKind)}
+        == {*CHANNELS}
+        == {*ALL_BY_NAME}
+        == {*get_args(TransportName)}
+        == known
+    )
     assert {*SCHEMES} == known - {Transport.STDIO}
 
 
@@ -51,15 +58,22 @@ def test_a_field_of_a_rule_is_known_everywhere() -> None:
 def test_a_kind_of_channel_is_known_everywhere() -> None:
     assert {*senders._WAYS} == {*outbox._ACCESS} == {*Kind}
     assert {kind for kind, _ in Channel.KINDS} == {kind.value for kind in Kind}
-    classes = {name for _, group in ChannelAdmin.fieldsets or () for name in group.get("classes", ())}
+    classes = {
+        name for _, group in ChannelAdmin.fieldsets or () for name in group.get("classes", ())
+    }
     assert {f"sn-kind-{kind.value}" for kind in Kind} <= classes
 
 
 def test_the_guides_name_files_that_there_are() -> None:
-    """In DESIGN.md, CONTRIBUTING.md and the two guides, each path in backticks that ends in .py exists under some root."""
+    """In DESIGN.md, CONTRIBUTING.md and the two guides, each path in backticks that ends in .py
+    exists under some root."""
     roots = [ROOT, ROOT / "mcpregistry", ROOT / "subagents", ROOT / "tests"]
     for page in (GUIDE, TESTING, ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"):
-        named = {found for found in re.findall(r"`([\w./-]+/[\w-]+\.py)", page.read_text()) if "NAME" not in found}
+        named = {
+            found
+            for found in re.findall(r"`([\w./-]+/[\w-]+\.py)", page.read_text())
+            if "NAME" not in found
+        }
         gone = sorted(name for name in named if not any((root / name).exists() for root in roots))
         assert gone == [], page.name
         assert named or page == Path(GUIDE)

@@ -1,4 +1,5 @@
-"""Who may speak with the outside: rules that import-linter cannot express (parts of an external package)."""
+"""Who may speak with the outside: rules that import-linter cannot express (parts of an external
+package)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def _imported(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("module", "room"),
-    [("mcp.client", "mcpregistry/downstream"), ("mcp.server", "mcpregistry/gateway"), ("litellm", "subagents/llm")],
+    [
+        ("mcp.client", "mcpregistry/downstream"),
+        ("mcp.server", "mcpregistry/gateway"),
+        ("litellm", "subagents/llm"),
+    ],
 )
 def test_only_one_room_imports(module, room):
     users = {
@@ -51,8 +56,14 @@ def test_only_one_room_imports(module, room):
 
 def test_site_imports_no_package_that_only_tests_install():
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-    for_tests = {re.split(r"[\[>=<]", name)[0].replace("-", "_") for group in groups.values() for name in group}
-    imported = {(str(path.relative_to(ROOT)), name) for path in _sources() for name in _imports(path)}
+    for_tests = {
+        re.split(r"[\[>=<]", name)[0].replace("-", "_")
+        for group in groups.values()
+        for name in group
+    }
+    imported = {
+        (str(path.relative_to(ROOT)), name) for path in _sources() for name in _imports(path)
+    }
     found = {(path, name) for path, name in imported if name.split(".")[0] in for_tests}
     assert found == set()
 

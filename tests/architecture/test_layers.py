@@ -1,4 +1,5 @@
-"""The house keeps its floors: who may import whom, checked on the source and on running processes."""
+"""The house keeps its floors: who may import whom, checked on the source and on running
+processes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ FLOORS = (
     ("mcpregistry.services", "mcpregistry.queries", "mcpregistry.db"),
     ("mcpregistry.calls",),
     ("mcpregistry.gateway",),
-    ("mcpregistry.admin", "mcpregistry.api", "mcpregistry.web", "mcpregistry.management", "mcpregistry.tasks"),
+    (
+        "mcpregistry.admin",
+        "mcpregistry.api",
+        "mcpregistry.web",
+        "mcpregistry.management",
+        "mcpregistry.tasks",
+    ),
 )
 
 
@@ -39,7 +46,8 @@ def module_of(path: Path) -> str:
 
 @cache
 def imports(path: Path) -> frozenset[tuple[str, bool]]:
-    """(name, at run time) of everything imported anywhere in a file; ``from a import b`` gives a and a.b."""
+    """(name, at run time) of everything imported anywhere in a file; ``from a import b`` gives a
+    and a.b."""
     return frozenset(_walk(ast.parse(path.read_text()), True))
 
 
@@ -82,8 +90,12 @@ def test_the_ground_floor_is_pure():
     for path in sorted((ROOT / "mcpregistry" / "domain").rglob("*.py")):
         for name, _ in imports(path):
             top = name.split(".")[0]
-            assert top in sys.stdlib_module_names - clocks or top in pure, f"{module_of(path)} imports {name}"
-            assert top != "mcpregistry" or inside(name, "mcpregistry.domain"), f"{module_of(path)} imports {name}"
+            assert top in sys.stdlib_module_names - clocks or top in pure, (
+                f"{module_of(path)} imports {name}"
+            )
+            assert top != "mcpregistry" or inside(name, "mcpregistry.domain"), (
+                f"{module_of(path)} imports {name}"
+            )
 
 
 @pytest.mark.parametrize("floor", range(len(FLOORS)))
@@ -135,7 +147,8 @@ def test_the_sub_agent_writes_no_files():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Lazy imports and those for types alone count as well: a circle that they hide is still one to whoever reads."""
+    """Lazy imports and those for types alone count as well: a circle that they hide is still one to
+    whoever reads."""
     modules = {module_of(path): path for path in sources()}
     graph = {
         module: {name for name, _ in imports(path) if name in modules and not inside(module, name)}
@@ -154,17 +167,28 @@ def test_each_outside_library_has_one_door():
     assert outside(users("jsonschema_rs"), "mcpregistry.domain") == []
     assert (
         outside(
-            users("cryptography"), "mcpregistry.models.sealing", "mcpregistry.downstream.peers.sockets", "controlplane"
+            users("cryptography"),
+            "mcpregistry.models.sealing",
+            "mcpregistry.downstream.peers.sockets",
+            "controlplane",
         )
         == []
     )
-    assert outside(users("httpx2", "httpx", "requests", "urllib.request", "aiohttp"), "mcpregistry.downstream") == []
+    assert (
+        outside(
+            users("httpx2", "httpx", "requests", "urllib.request", "aiohttp"),
+            "mcpregistry.downstream",
+        )
+        == []
+    )
     assert outside(users("jsonschema")) == []
 
 
 def test_the_registry_knows_neither_the_sub_agents_nor_the_project():
     assert [
-        name for name in users("subagents", "controlplane", runtime_only=False) if inside(name, "mcpregistry")
+        name
+        for name in users("subagents", "controlplane", runtime_only=False)
+        if inside(name, "mcpregistry")
     ] == []
 
 
@@ -181,5 +205,11 @@ print({"litellm", "openai", "torch"} & set(sys.modules) or "none")
 
 @pytest.mark.exhaustive
 def test_importing_the_engine_starts_nothing_and_no_process_that_serves_hosts_loads_the_model_library():
-    done = subprocess.run([sys.executable, "-c", _LOADED], cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANG_LIMIT,
+    )
     assert (done.returncode, done.stdout.splitlines()) == (0, ["1 []", "none"]), done.stderr

@@ -1,4 +1,5 @@
-"""Rolling upgrades: while a new release migrates, processes of the old one go on inserting rows without its columns."""
+"""Rolling upgrades: while a new release migrates, processes of the old one go on inserting rows
+without its columns."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def _added() -> list[tuple[str, models.Field]]:
         if app in OURS and not migration.initial:
             for operation in migration.operations:
                 if isinstance(operation, migrations.AddField):
-                    found.append((f"{app}.{name}: {operation.model_name}.{operation.name}", operation.field))
+                    found.append(
+                        (f"{app}.{name}: {operation.model_name}.{operation.name}", operation.field)
+                    )
     return found
 
 
@@ -33,7 +36,8 @@ def test_every_added_column_may_be_left_out_by_an_older_process() -> None:
 @pytest.mark.parametrize(
     ("field", "fine"),
     [
-        (models.IntegerField(default=3), False),  # a default of Django's only: the database knows nothing of it
+        # a default of Django's only: the database knows nothing of it
+        (models.IntegerField(default=3), False),
         (models.CharField(max_length=5, blank=True), False),
         (models.IntegerField(null=True), True),
         (models.IntegerField(default=3, db_default=3), True),

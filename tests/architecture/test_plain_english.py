@@ -1,7 +1,9 @@
-"""Documents, pages and errors are written in plain English: each kind of text has few constructions that readers stumble over.
+"""Documents, pages and errors are written in plain English: each kind of text has few constructions
+that readers stumble over.
 
-The patterns are heuristics. A good sentence may match one, so each kind of text has a limit above zero, counted per 1,000
-words. To see all matches of a kind, run this file as a module: ``python -m tests.architecture.test_plain_english errors``.
+The patterns are heuristics. A good sentence may match one, so each kind of text has a limit above
+zero, counted per 1,000 words. To see all matches of a kind, run this file as a module: ``python -m
+tests.architecture.test_plain_english errors``.
 """
 
 from __future__ import annotations
@@ -20,28 +22,35 @@ from tests.externals import ROOT
 # The highest number of matches per 1,000 words.
 LIMITS = {"documents": 4.0, "interface": 3.0, "errors": 3.0}
 
-PATTERNS = tuple(re.compile(pattern, re.IGNORECASE | re.MULTILINE) for pattern in (
-    # "The text is no number": write "is not a number". "There is no agent yet" and "no longer" are fine.
-    r"(?<!there )\b(?:is|are|was|were|be|been|has|have|had|gives?|holds?|takes?) (?:no|none|nobody|nothing)\b(?! longer)",
-    # Software reports, shows, sends and lists.
-    r"\b(?:told|tells?|telling|says|said|hears?|heard|speaks?|spoken)\b",
-    # Words that are translated from another language.
-    r"\b(?:anew|mend(?:s|ed)?|bears?|borne|vouch(?:es|ed)?|afresh|thereby|lest|whence|forth|of late|at hand|shall)\b",
-    r"\b(?:stands? (?:in|there|above|below|beside|still|at)|stood|otherwise than|foretells?|goes on|go on|gone on)\b",
-    r"\b(?:becomes? of|of before|may not be|meanwhile|all the same|by (?:itself|themselves)|beside|besides|in between)\b",
-    r"\b(?:also when|also (?:those|that|what)|for nobody)\b",
-    # A person has a role: the user, an operator, an approver.
-    r"\b(?:nobody|somebody|people|everybody|anybody)\b",
-    # A sentence that starts with a relative clause: "What was changed is shown." Questions are fine.
-    r"(?:^|[.;:,(] ?)(?:who|what|whoever|whatever|whose|which of)\b(?![^.?!\n]*\?)",
-))  # fmt: skip
-# A sentence that starts with what is usually its end: "Of a server that is disabled, no tool is listed." Here case matters.
+PATTERNS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        # "The text is no number": write "is not a number". "There is no agent yet" and "no longer"
+        # are fine.
+        r"(?<!there )\b(?:is|are|was|were|be|been|has|have|had|gives?|holds?|takes?) (?:no|none|nobody|nothing)\b(?! longer)",
+        # Software reports, shows, sends and lists.
+        r"\b(?:told|tells?|telling|says|said|hears?|heard|speaks?|spoken)\b",
+        # Words that are translated from another language.
+        r"\b(?:anew|mend(?:s|ed)?|bears?|borne|vouch(?:es|ed)?|afresh|thereby|lest|whence|forth|of late|at hand|shall)\b",
+        r"\b(?:stands? (?:in|there|above|below|beside|still|at)|stood|otherwise than|foretells?|goes on|go on|gone on)\b",
+        r"\b(?:becomes? of|of before|may not be|meanwhile|all the same|by (?:itself|themselves)|beside|besides|in between)\b",
+        r"\b(?:also when|also (?:those|that|what)|for nobody)\b",
+        # A person has a role: the user, an operator, an approver.
+        r"\b(?:nobody|somebody|people|everybody|anybody)\b",
+        # A sentence that starts with a relative clause: "What was changed is shown." Questions are
+        # fine.
+        r"(?:^|[.;:,(] ?)(?:who|what|whoever|whatever|whose|which of)\b(?![^.?!\n]*\?)",
+    )
+)
+# A sentence that starts with what is usually its end: "Of a server that is disabled, no tool is
+# listed." Here case matters.
 FRAGMENT = re.compile(
     r"(?:^|[.;:] )(?:Of (?!course |the )|(?:By|As|From|At) (?!least|most|first|the |a |an |soon|well|default))[a-z]",
     re.MULTILINE,
 )
 
-# Keyword arguments and attributes whose strings are shown on pages, in the REST document or by commands.
+# Keyword arguments and attributes whose strings are shown on pages, in the REST document or by
+# commands.
 SHOWN = {
     "help_text",
     "help",
@@ -98,7 +107,9 @@ def errors() -> Iterator[Text]:
     for path, tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and name_of(node.func) in names:
-                remedies = [each.value for each in node.keywords if each.arg in ("remedy", "message")]
+                remedies = [
+                    each.value for each in node.keywords if each.arg in ("remedy", "message")
+                ]
                 for value in [*node.args, *remedies]:
                     yield Text(f"{path.relative_to(ROOT)}:{node.lineno}", string_of(value))
 
@@ -109,7 +120,8 @@ AREAS = {"documents": documents, "interface": interface, "errors": errors}
 def visible_lines(page: str) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line that a template shows; a variable is an X.
 
-    Texts in ``{% translate "…" %}`` and the contents of ``{% blocktranslate %}`` are shown, other tags are not.
+    Texts in ``{% translate "…" %}`` and the contents of ``{% blocktranslate %}`` are shown, other
+    tags are not.
     """
 
     def blank(match: re.Match[str]) -> str:
@@ -127,7 +139,8 @@ def visible_lines(page: str) -> Iterator[tuple[int, str]]:
 
 
 def unmarked_texts(page: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of each line with a text that is not marked for translation, and the text: words, not numbers or signs."""
+    """Yield the number of each line with a text that is not marked for translation, and the text:
+    words, not numbers or signs."""
 
     def blank(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n")
@@ -136,8 +149,14 @@ def unmarked_texts(page: str) -> Iterator[tuple[int, str]]:
     page = re.sub(r"\{% blocktranslate.*?endblocktranslate %\}", blank, page, flags=re.DOTALL)
     page = re.sub(r"\{%.*?%\}|\{\{.*?\}\}", blank, page, flags=re.DOTALL)
     page = re.sub(r"<(script|style|svg|code|pre|kbd)\b.*?</\1>", blank, page, flags=re.DOTALL)
-    page = re.sub(r'<span class="material-symbols-outlined[^>]*>.*?</span>', blank, page, flags=re.DOTALL)
-    page = re.sub(r'(?s)<[^>]*?\b(?:title|aria-label|placeholder|alt)="([^"{]*[A-Za-z]{2}[^"{]*)"[^>]*>', r" \1 ", page)
+    page = re.sub(
+        r'<span class="material-symbols-outlined[^>]*>.*?</span>', blank, page, flags=re.DOTALL
+    )
+    page = re.sub(
+        r'(?s)<[^>]*?\b(?:title|aria-label|placeholder|alt)="([^"{]*[A-Za-z]{2}[^"{]*)"[^>]*>',
+        r" \1 ",
+        page,
+    )
     page = re.sub(r"<[^>]+>", blank, page, flags=re.DOTALL)
     page = re.sub(r"&\w+;|&#\d+;", " ", page)
     for number, line in enumerate(page.splitlines(), 1):
@@ -146,11 +165,14 @@ def unmarked_texts(page: str) -> Iterator[tuple[int, str]]:
 
 
 def string_of(node: ast.AST) -> str:
-    """Return the text of an expression: an X for each value in it, and nothing for what is not a text."""
+    """Return the text of an expression: an X for each value in it, and nothing for what is not a
+    text."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else "X" for part in node.values
+        )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return string_of(node.left) + string_of(node.right)
     if isinstance(node, ast.IfExp):
@@ -190,7 +212,9 @@ def test_texts_are_plain_english(area: str) -> None:
     rate = 1000 * sum(number for number, _ in worst) / words
     listed = "\n".join(f"{text.place}: {text.text}" for number, text in worst[:20] if number)
     assert words > 5_000
-    assert rate <= LIMITS[area], f"{rate:.1f} matches per 1,000 words, at most {LIMITS[area]} are allowed:\n{listed}"
+    assert rate <= LIMITS[area], (
+        f"{rate:.1f} matches per 1,000 words, at most {LIMITS[area]} are allowed:\n{listed}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,18 +255,32 @@ def test_texts_of_templates_are_marked_for_translation() -> None:
     assert unmarked == []
 
 
-MARKED_PACKAGES = ("mcpregistry/models", "mcpregistry/admin", "mcpregistry/web", "subagents/models", "subagents/admin")
+MARKED_PACKAGES = (
+    "mcpregistry/models",
+    "mcpregistry/admin",
+    "mcpregistry/web",
+    "subagents/models",
+    "subagents/admin",
+)
 MARKED_KEYWORDS = SHOWN | {"verbose_name", "title", "question", "empty_label", "message"}
 
 
 def test_texts_of_models_and_pages_are_marked_for_translation() -> None:
     unmarked = []
-    for path in (path for package in MARKED_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+    for path in (
+        path for package in MARKED_PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             for keyword in node.keywords if isinstance(node, ast.Call) else ():
                 plain = isinstance(keyword.value, ast.Constant | ast.JoinedStr)
-                if keyword.arg in MARKED_KEYWORDS and plain and re.search("[a-z] [a-z]", string_of(keyword.value)):
-                    unmarked.append(f"{path.relative_to(ROOT)}:{node.lineno}: {string_of(keyword.value)}")
+                if (
+                    keyword.arg in MARKED_KEYWORDS
+                    and plain
+                    and re.search("[a-z] [a-z]", string_of(keyword.value))
+                ):
+                    unmarked.append(
+                        f"{path.relative_to(ROOT)}:{node.lineno}: {string_of(keyword.value)}"
+                    )
     assert unmarked == []
 
 

@@ -1,4 +1,5 @@
-"""tests/requirements/rows.md and threats.md stay true: every number once, known states, right counts, tests that exist."""
+"""tests/requirements/rows.md and threats.md stay true: every number once, known states, right
+counts, tests that exist."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| S") and line[3:5] != " |"]
+    lines = [
+        line
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| S") and line[3:5] != " |"
+    ]
     found = [_ROW.fullmatch(line.replace(r"\|", "¦")) for line in lines]
     assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
     return [Row(*match.groups()) for match in found if match]
@@ -45,17 +50,23 @@ def functions(file: str) -> frozenset[str]:
     """Names of the tests in a file; none where there is no such file."""
     path = ROOT / file
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
-    defined = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    defined = (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     return frozenset(node.name for node in defined)
 
 
 def test_every_demand_stands_exactly_once_and_in_order():
-    assert [row.id for row in rows()] == [f"{s}-{n:03}" for s, count in ROWS.items() for n in range(1, count + 1)]
+    assert [row.id for row in rows()] == [
+        f"{s}-{n:03}" for s, count in ROWS.items() for n in range(1, count + 1)
+    ]
 
 
 def test_every_state_is_a_known_one_and_every_gap_has_a_reason():
     assert {row.state for row in rows()} <= set(STATES)
-    assert [row.id for row in rows() if row.state in ("partly", "later", "not built") and not row.reason] == []
+    assert [
+        row.id for row in rows() if row.state in ("partly", "later", "not built") and not row.reason
+    ] == []
 
 
 def test_what_is_done_names_the_test_that_shows_it():
@@ -63,7 +74,9 @@ def test_what_is_done_names_the_test_that_shows_it():
 
 
 def test_every_named_test_exists():
-    named = {match for row in rows() for match in _TEST.findall(row.reason)} | set(_TEST.findall(THREATS.read_text()))
+    named = {match for row in rows() for match in _TEST.findall(row.reason)} | set(
+        _TEST.findall(THREATS.read_text())
+    )
     assert named
     assert [f"{file}::{name}" for file, name in sorted(named) if name not in functions(file)] == []
 

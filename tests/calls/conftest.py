@@ -38,7 +38,8 @@ def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[s
 def add_server(
     fake: str, *tools: dict[str, Any], args: tuple[str, ...] = (), ignored: str = "", **fields: Any
 ) -> Server:
-    """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted to "ann".
+    """An active server that starts ``fakes/servers/FAKE.py``; its tools are approved, and granted
+    to "ann".
 
     ``ignored``: see ``remembered``.
     """
@@ -48,18 +49,23 @@ def add_server(
 
 def _add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...], **fields: Any) -> Server:
     command = [*stdio_target(fake).argv, *args]
-    env = {"FAKE_LISTED": json.dumps(tools)} | fields.pop("env", {})  # it says what is approved here
-    limits = {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT}  # a test that is about one gives its own
+    # it says what is approved here
+    env = {"FAKE_LISTED": json.dumps(tools)} | fields.pop("env", {})
+    # a test that is about one gives its own
+    limits = {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT}
     fields = {"slug": fake, "command": command, "env": env} | limits | fields
     server = lifecycle.save_server(server=Server(**fields), actor=ACTOR)
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     observe.observe(server=server, listed=tools)
     decisions.approve_waiting(server=server, actor=ACTOR)
-    agent = Agent.objects.filter(slug="ann").first() or agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    agent = Agent.objects.filter(slug="ann").first() or agents.save_agent(
+        agent=Agent(slug="ann"), actor=ACTOR
+    )
     grants.grant(agent=agent, server=server, actor=ACTOR)
     if not Endpoint.objects.filter(slug="default").exists():
         agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
-        Configuration.objects.update(default_outcome="allow")  # what is granted runs, unless a test says otherwise
+        # what is granted runs, unless a test says otherwise
+        Configuration.objects.update(default_outcome="allow")
     return server
 
 
@@ -70,9 +76,13 @@ class Site:
         self.engine = engine
         self.journal = journal
 
-    async def call(self, name: str, arguments: dict[str, Any] | None = None, **facts: Any) -> CallOutcome:
+    async def call(
+        self, name: str, arguments: dict[str, Any] | None = None, **facts: Any
+    ) -> CallOutcome:
         catalogue = self.engine.catalogue("default", "ann")
-        return await self.engine.call(CallRequest(catalogue, name, arguments or {}, "http", **facts))
+        return await self.engine.call(
+            CallRequest(catalogue, name, arguments or {}, "http", **facts)
+        )
 
     def sent(self) -> list[dict[str, Any]]:
         """The parameters of every ``tools/call`` that reached the server."""
@@ -92,7 +102,8 @@ def journal() -> Path:
 
 @pytest.fixture
 async def site(live_db: None, journal: Path) -> AsyncIterator[Callable[..., Any]]:
-    """``await site(**engine options)`` starts an engine; all stop at the end and every invariant must hold."""
+    """``await site(**engine options)`` starts an engine; all stop at the end and every invariant
+    must hold."""
     made: list[Site] = []
 
     async def make(**options: Any) -> Site:
@@ -121,16 +132,29 @@ def only_call() -> Invocation:
 
 def told(call_id: str) -> list[str]:
     """The kinds of audit entries about one call, in order."""
-    return list(AuditEntry.objects.filter(subject=f"call:{call_id}").order_by("id").values_list("kind", flat=True))
+    return list(
+        AuditEntry.objects.filter(subject=f"call:{call_id}")
+        .order_by("id")
+        .values_list("kind", flat=True)
+    )
 
 
-@pytest.fixture(params=["one machine", pytest.param("several machines", marks=pytest.mark.exhaustive)])
-async def processes(request: pytest.FixtureRequest, live_db: None, tmp_path: Path) -> AsyncIterator[Start]:
-    """Start processes that call one server. Several machines are addresses of the loopback network."""
+@pytest.fixture(
+    params=["one machine", pytest.param("several machines", marks=pytest.mark.exhaustive)]
+)
+async def processes(
+    request: pytest.FixtureRequest, live_db: None, tmp_path: Path
+) -> AsyncIterator[Start]:
+    """Start processes that call one server. Several machines are addresses of the loopback
+    network."""
     made: list[Process] = []
 
     def place(number: int) -> Path | Host:
-        return tmp_path / f"{number}.sock" if request.param == "one machine" else Host(f"127.0.1.{number}")
+        return (
+            tmp_path / f"{number}.sock"
+            if request.param == "one machine"
+            else Host(f"127.0.1.{number}")
+        )
 
     async def start(target: Any, count: int = 2) -> list[Process]:
         made.extend(Process(number + 1, place(number + 1), target) for number in range(count))

@@ -1,4 +1,5 @@
-"""Processes of a site, as far as the placement of sessions is concerned: each has a pool and an address of its own."""
+"""Processes of a site, as far as the placement of sessions is concerned: each has a pool and an
+address of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Process:
         self.placement._owners.clear()
         await self.pool.close()
 
-    async def call(self, server: Server, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    async def call(
+        self, server: Server, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
         host = options.pop("host", NOTHING)
         session = options.pop("session", SESSION)
         given = json.dumps(dict(arguments or {})).encode()

@@ -1,4 +1,5 @@
-"""Held calls through a real engine: asked, decided by people, run exactly once, with what was approved."""
+"""Held calls through a real engine: asked, decided by people, run exactly once, with what was
+approved."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def person(name: str, *groups: str) -> User:
 @pytest.fixture
 def asking(live_db: None, journal: Path) -> Server:
     """A server whose calls are all asked about."""
-    server = add_server("echo", tool("echo", NUMBER), tool("pid"), env={"FAKE_JOURNAL": str(journal)})
+    server = add_server(
+        "echo", tool("echo", NUMBER), tool("pid"), env={"FAKE_JOURNAL": str(journal)}
+    )
     Configuration.objects.update(default_outcome="ask")
     return server
 
@@ -76,7 +79,9 @@ async def seated(count: int) -> None:
 
 async def vote(user: User, approve: bool = True, **facts: Any) -> ApprovalRequest:
     (request,) = await held()
-    return await db_call(votes.vote, request_id=request.pk, user=user, approve=approve, via="web", **facts)
+    return await db_call(
+        votes.vote, request_id=request.pk, user=user, approve=approve, via="web", **facts
+    )
 
 
 async def only() -> tuple[ApprovalRequest, list[str]]:
@@ -96,7 +101,9 @@ def calling(here: Site, arguments: dict[str, Any] | None = None) -> asyncio.Task
     return asyncio.ensure_future(here.call("echo__echo", arguments or {"n": 1}))
 
 
-async def test_an_approved_call_runs_and_its_caller_gets_the_answer(site: Make, asking: Server, bob: User):
+async def test_an_approved_call_runs_and_its_caller_gets_the_answer(
+    site: Make, asking: Server, bob: User
+):
     here: Site = await site()
     call = calling(here)
     await held()
@@ -106,7 +113,13 @@ async def test_an_approved_call_runs_and_its_caller_gets_the_answer(site: Make, 
     assert outcome.state == State.SUCCEEDED
     assert [sent["arguments"] for sent in here.sent()] == [{"n": 1}]
     request, kinds = await only()
-    assert kinds == ["call.pending", "approval.vote", "call.approved", "call.dispatched", "call.succeeded"]
+    assert kinds == [
+        "call.pending",
+        "approval.vote",
+        "call.approved",
+        "call.dispatched",
+        "call.succeeded",
+    ]
     assert (request.call.outcome, request.call.fence, request.join_key) == ("ask", 1, None)
     assert request.delivered_at is not None
 
@@ -118,15 +131,20 @@ async def test_a_rejection_is_told_with_name_and_reason(site: Make, asking: Serv
     await vote(bob, False, reason="Not on a Friday.")
     outcome = await call
     assert (outcome.state, outcome.error_code) == (State.REJECTED, "REJECTED")
-    assert outcome.message == "REJECTED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
+    assert (
+        outcome.message
+        == "REJECTED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
+    )
     assert here.sent() == []
     assert (await only())[1] == ["call.pending", "approval.vote", "call.rejected"]
 
 
-# -- waiting, leaving, coming back -------------------------------------------------------------------
+# -- waiting, leaving, coming back -----------------------------------------------------------------
 
 
-async def pending(here: Site, settings: Any, arguments: dict[str, Any] | None = None) -> CallOutcome:
+async def pending(
+    here: Site, settings: Any, arguments: dict[str, Any] | None = None
+) -> CallOutcome:
     """A call whose host cannot wait: it is told "pending" at once."""
     settings.MCP_HOLD_SECONDS = 0
     outcome = await here.call("echo__echo", arguments or {"n": 1})
@@ -143,7 +161,9 @@ async def asked_anew(here: Site, settings: Any, first: CallOutcome) -> None:
 
 
 @pytest.mark.both_databases
-async def test_a_caller_that_leaves_takes_its_request_with_it(site: Make, asking: Server, bob: User):
+async def test_a_caller_that_leaves_takes_its_request_with_it(
+    site: Make, asking: Server, bob: User
+):
     here: Site = await site()
     call = calling(here)
     (request,) = await held()
@@ -164,13 +184,18 @@ async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, a
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    await until_true(lambda: db_call(lambda: not Invocation.objects.exclude(state=State.CANCELLED).exists()))
+    await until_true(
+        lambda: db_call(lambda: not Invocation.objects.exclude(state=State.CANCELLED).exists())
+    )
     assert here.sent() == []
 
 
 @pytest.mark.both_databases
-async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(site: Make, asking: Server, bob: User):
-    here, there = await site(), await site()
+async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(
+    site: Make, asking: Server, bob: User
+):
+    here = await site()
+    there = await site()
     calls = [calling(here), calling(there), calling(here)]
     await seated(3)
     other = calling(here, {"n": 2})
@@ -186,9 +211,12 @@ async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(site
     assert len(here.sent()) == 1
 
 
-async def test_one_caller_leaving_does_not_take_the_call_from_the_other(site: Make, asking: Server, bob: User):
+async def test_one_caller_leaving_does_not_take_the_call_from_the_other(
+    site: Make, asking: Server, bob: User
+):
     here: Site = await site()
-    first, second = calling(here), calling(here)
+    first = calling(here)
+    second = calling(here)
     await seated(2)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
@@ -230,9 +258,15 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
     (request,) = await held()
     late = datetime.now(UTC) + timedelta(hours=1)
     with pytest.raises(votes.AlreadyDecided, match="was not approved in time"):
-        await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late)
+        await db_call(
+            votes.vote, request_id=request.pk, user=bob, approve=True, via="web", now=late
+        )
     outcome = await call
-    assert (outcome.state, outcome.error_code, outcome.message) == (State.EXPIRED, "EXPIRED", held_calls.SILENCE)
+    assert (outcome.state, outcome.error_code, outcome.message) == (
+        State.EXPIRED,
+        "EXPIRED",
+        held_calls.SILENCE,
+    )
     assert "approvers are asked again" in outcome.remedy
     assert here.sent() == []
 
@@ -248,7 +282,9 @@ async def test_the_holder_itself_ends_what_nobody_decides(site: Make, asking: Se
     assert await db_call(held_calls.expire_due, datetime.now(UTC)) == 0
 
 
-async def test_an_approval_that_nobody_uses_in_time_runs_nothing(site: Make, asking: Server, bob: User, settings: Any):
+async def test_an_approval_that_nobody_uses_in_time_runs_nothing(
+    site: Make, asking: Server, bob: User, settings: Any
+):
     here: Site = await site()
     await pending(here, settings)
     request = await vote(bob)
@@ -257,17 +293,22 @@ async def test_an_approval_that_nobody_uses_in_time_runs_nothing(site: Make, ask
     assert (outcome.state, outcome.message, here.sent()) == (State.EXPIRED, held_calls.TOO_LATE, [])
 
 
-async def test_an_end_that_nobody_came_for_in_time_is_asked_anew(site: Make, asking: Server, bob: User, settings: Any):
+async def test_an_end_that_nobody_came_for_in_time_is_asked_anew(
+    site: Make, asking: Server, bob: User, settings: Any
+):
     here: Site = await site()
     first = await pending(here, settings)
     await vote(bob, False)
     long_ago = datetime.now(UTC) - timedelta(hours=1)
-    await db_call(lambda: ApprovalRequest.objects.update(decided_at=long_ago))  # a refusal holds five minutes
+    # a refusal holds five minutes
+    await db_call(lambda: ApprovalRequest.objects.update(decided_at=long_ago))
     await db_call(held_calls.forget_ends, datetime.now(UTC) + timedelta(hours=1))
     await asked_anew(here, settings, first)
 
 
-async def test_a_caller_that_leaves_while_it_runs_cancels_it_downstream(site: Make, live_db: None, journal: Path):
+async def test_a_caller_that_leaves_while_it_runs_cancels_it_downstream(
+    site: Make, live_db: None, journal: Path
+):
     def prepare() -> User:
         add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
         Configuration.objects.update(default_outcome="ask")
@@ -297,13 +338,20 @@ async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: S
     assert await db_call(held_calls.ready_by_themselves, soon) == [request.call_id]
     assert (await here.engine.approvals.settle_call(request.call_id)).state == State.SUCCEEDED
     back = await here.call("echo__echo", {"n": 1})
-    assert (back.invocation_id, back.state, len(here.sent())) == (request.call_id, State.SUCCEEDED, 1)
+    assert (back.invocation_id, back.state, len(here.sent())) == (
+        request.call_id,
+        State.SUCCEEDED,
+        1,
+    )
     assert back.result["structuredContent"]["arguments"] == {"n": 1}
 
 
 @pytest.mark.both_databases
-async def test_stopping_the_site_leaves_requests_open_for_the_next_process(site: Make, asking: Server, bob: User):
-    here, there = await site(), await site()
+async def test_stopping_the_site_leaves_requests_open_for_the_next_process(
+    site: Make, asking: Server, bob: User
+):
+    here = await site()
+    there = await site()
     call = calling(here)
     (request,) = await held()
     await here.engine.stop()
@@ -315,12 +363,15 @@ async def test_stopping_the_site_leaves_requests_open_for_the_next_process(site:
     assert len(there.sent()) == 1
 
 
-# -- over several processes --------------------------------------------------------------------------
+# -- over several processes ------------------------------------------------------------------------
 
 
 @pytest.mark.both_databases
-async def test_of_many_who_want_to_run_it_one_does(site: Make, asking: Server, bob: User, settings: Any):
-    here, there = await site(), await site()
+async def test_of_many_who_want_to_run_it_one_does(
+    site: Make, asking: Server, bob: User, settings: Any
+):
+    here = await site()
+    there = await site()
     first = await pending(here, settings)
     await vote(bob)
     sides = [here.engine.approvals, there.engine.approvals] * 10
@@ -330,7 +381,9 @@ async def test_of_many_who_want_to_run_it_one_does(site: Make, asking: Server, b
     assert (await only())[1].count("call.dispatched") == 1
 
 
-async def test_a_host_may_ask_the_requester_only_where_the_rule_says_so(site: Make, asking: Server, bob: User):
+async def test_a_host_may_ask_the_requester_only_where_the_rule_says_so(
+    site: Make, asking: Server, bob: User
+):
     here: Site = await site()
     call = calling(here)
     (request,) = await held()
@@ -354,7 +407,8 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
 
 @pytest.mark.both_databases
 async def test_an_approval_wakes_the_call_that_waits_for_it(site: Make, asking: Server, bob: User):
-    """The database alone carries it from one to the other; that a call looks by itself every ten seconds is not needed."""
+    """The database alone carries it from one to the other; that a call looks by itself every ten
+    seconds is not needed."""
     here: Site = await site()
     with patch.object(waiting, "TELL_EVERY", 3600.0):
         call = calling(here)
@@ -366,7 +420,8 @@ async def test_an_approval_wakes_the_call_that_waits_for_it(site: Make, asking: 
 async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
     site: Make, live_db: None, journal: Path
 ):
-    """They wake together. Whoever loses the claim must not take the call that is out off the list of those that run."""
+    """They wake together. Whoever loses the claim must not take the call that is out off the list
+    of those that run."""
 
     def asked() -> None:
         add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
@@ -374,7 +429,10 @@ async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
 
     await db_call(asked)
     here: Site = await site()
-    callers = [asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.1})) for _ in range(3)]
+    callers = [
+        asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
+        for _ in range(3)
+    ]
     await seated(3)
     await vote(await db_call(person, "bob"))
     await here.until_sent()

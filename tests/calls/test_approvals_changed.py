@@ -13,14 +13,33 @@ from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, Configuration, Grant, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import (
+    Agent,
+    Configuration,
+    Grant,
+    Invocation,
+    Permit,
+    PolicyRule,
+    Server,
+    Tool,
+)
 from mcpregistry.services.approvals import requests, votes
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
 from mcpregistry.services.servers import lifecycle
 from tests.calls.conftest import ACTOR, Site, tool
-from tests.calls.test_approvals import NUMBER, asking, bob, calling, held, only, pending, person, vote
+from tests.calls.test_approvals import (
+    NUMBER,
+    asking,
+    bob,
+    calling,
+    held,
+    only,
+    pending,
+    person,
+    vote,
+)
 from tests.waiting import until
 
 __all__ = ["asking", "bob"]  # fixtures
@@ -28,7 +47,7 @@ __all__ = ["asking", "bob"]  # fixtures
 Make = Callable[..., Any]
 
 
-# -- what voids an approval --------------------------------------------------------------------------
+# -- what voids an approval ------------------------------------------------------------------------
 
 
 def edit_server() -> None:
@@ -46,15 +65,36 @@ def change_definition() -> None:
 CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     "server edited": (edit_server, "settings of the server echo were changed"),
     "definition changed": (change_definition, "definition was changed"),
-    "tool disabled": (lambda: Tool.objects.filter(name="echo").update(enabled=False), "no longer exists"),
+    "tool disabled": (
+        lambda: Tool.objects.filter(name="echo").update(enabled=False),
+        "no longer exists",
+    ),
     "agent disabled": (lambda: Agent.objects.update(enabled=False), "was disabled"),
     "grant withdrawn": (lambda: Grant.objects.all().delete(), "no longer granted"),
-    "grant narrowed": (lambda: Grant.objects.update(argument_pins={"n": 7}), "no longer allow these arguments"),
-    "rule added": (lambda: PolicyRule(name="new", outcome="ask").save(), "was changed, or another rule applies"),
-    "rule denies": (lambda: PolicyRule(name="new", outcome="deny").save(), "was changed, or another rule applies"),
-    "approver disabled": (lambda: User.objects.update(is_active=False), "Bob no longer has permission to approve it"),
-    "approver's role taken": (lambda: User.objects.get().groups.clear(), "Bob no longer has permission to approve it"),
-    "approver deleted": (lambda: User.objects.all().delete(), "Bob no longer has permission to approve it"),
+    "grant narrowed": (
+        lambda: Grant.objects.update(argument_pins={"n": 7}),
+        "no longer allow these arguments",
+    ),
+    "rule added": (
+        lambda: PolicyRule(name="new", outcome="ask").save(),
+        "was changed, or another rule applies",
+    ),
+    "rule denies": (
+        lambda: PolicyRule(name="new", outcome="deny").save(),
+        "was changed, or another rule applies",
+    ),
+    "approver disabled": (
+        lambda: User.objects.update(is_active=False),
+        "Bob no longer has permission to approve it",
+    ),
+    "approver's role taken": (
+        lambda: User.objects.get().groups.clear(),
+        "Bob no longer has permission to approve it",
+    ),
+    "approver deleted": (
+        lambda: User.objects.all().delete(),
+        "Bob no longer has permission to approve it",
+    ),
 }
 
 
@@ -80,7 +120,8 @@ async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
     here: Site = await site()
     first = await pending(here, settings)
     await vote(bob)
-    recorder, changed = here.engine.recorder, []
+    recorder = here.engine.recorder
+    changed = []
     real = recorder.claim
 
     async def late(*claim: Any) -> int:
@@ -107,7 +148,9 @@ async def test_an_edited_call_that_a_rule_has_come_to_deny_is_not_run(
     assert here.sent() == []
 
 
-async def test_an_edit_into_what_a_rule_denies_is_refused_at_once(site: Make, asking: Server, bob: User, settings: Any):
+async def test_an_edit_into_what_a_rule_denies_is_refused_at_once(
+    site: Make, asking: Server, bob: User, settings: Any
+):
     await db_call(lambda: PolicyRule(name="few", outcome="deny", condition="args.n > 50").save())
     here: Site = await site()
     await pending(here, settings)
@@ -122,10 +165,14 @@ async def test_an_edit_into_what_a_stricter_rule_asks_about_is_refused_at_once(
     site: Make, asking: Server, bob: User, settings: Any
 ):
     """One approver must not make a small call large, where a large one needs two people."""
-    await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
+    await db_call(
+        lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save()
+    )
     here: Site = await site()
     first = await pending(here, settings)
-    with pytest.raises(Denied, match="The rule 'many' requires 2 approvers for the call with these arguments"):
+    with pytest.raises(
+        Denied, match="The rule 'many' requires 2 approvers for the call with these arguments"
+    ):
         await vote(bob, arguments={"n": 51})
     request, _ = await only()
     assert (request.edited, request.call.state) == ("", State.PENDING)
@@ -139,26 +186,36 @@ async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_
     here: Site = await site()
     first = await pending(here, settings)
     await vote(bob, arguments={"n": 51})
-    await db_call(lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save())
+    await db_call(
+        lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save()
+    )
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
     assert "the rule 'many' requires 2 approvers for the edited arguments" in outcome.message
     assert here.sent() == []
 
 
-# -- edits and permits -------------------------------------------------------------------------------
+# -- edits and permits -----------------------------------------------------------------------------
 
 
-async def test_an_edit_runs_instead_and_the_agent_is_told_what_changed(site: Make, asking: Server, bob: User):
+async def test_an_edit_runs_instead_and_the_agent_is_told_what_changed(
+    site: Make, asking: Server, bob: User
+):
     here: Site = await site()
     call = calling(here, {"n": 100, "note": "all"})
     await held()
     await vote(bob, arguments={"n": 10})
     outcome = await call
     assert [sent["arguments"] for sent in here.sent()] == [{"n": 10}]
-    assert outcome.result["content"][0]["text"].splitlines()[1:] == ["- n: 100 -> 10", '- note: "all" -> (absent)']
+    assert outcome.result["content"][0]["text"].splitlines()[1:] == [
+        "- n: 100 -> 10",
+        '- note: "all" -> (absent)',
+    ]
     assert outcome.result["structuredContent"]["arguments"] == {"n": 10}
-    assert outcome.result["_meta"]["slipsnisse/approval"]["changed"]["n"] == {"asked": 100, "ran": 10}
+    assert outcome.result["_meta"]["slipsnisse/approval"]["changed"]["n"] == {
+        "asked": 100,
+        "ran": 10,
+    }
     request, _ = await only()
     assert (request.call.arguments, request.edited) == ('{"n":100,"note":"all"}', '{"n":10}')
 
@@ -174,7 +231,12 @@ async def test_an_edit_runs_instead_and_the_agent_is_told_what_changed(site: Mak
     ],
 )
 async def test_an_edit_that_does_not_fit_is_refused_and_changes_nothing(
-    site: Make, asking: Server, bob: User, settings: Any, arguments: dict[str, Any], error: type[Exception]
+    site: Make,
+    asking: Server,
+    bob: User,
+    settings: Any,
+    arguments: dict[str, Any],
+    error: type[Exception],
 ):
     await db_call(lambda: Grant.objects.update(argument_pins={"n": 7}))
     here: Site = await site()
@@ -208,7 +270,9 @@ async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server,
     assert [sent["arguments"] for sent in here.sent()] == [{"n": 5}]
 
 
-async def test_a_permit_lets_such_calls_run_and_no_others(site: Make, asking: Server, bob: User, settings: Any):
+async def test_a_permit_lets_such_calls_run_and_no_others(
+    site: Make, asking: Server, bob: User, settings: Any
+):
     here: Site = await site()
     call = calling(here, {"n": 1, "note": "a"})
     wish = PermitWish(until=datetime.now(UTC) + timedelta(hours=1), pins={"n": 1}, uses=2)
@@ -237,7 +301,8 @@ async def test_who_comes_back_for_an_approved_call_gets_that_though_a_permit_was
     assert (outcome.state, outcome.invocation_id) == (State.SUCCEEDED, told.ticket.call_id)
     assert (request.call.state, len(here.sent())) == (State.SUCCEEDED, 1)
     assert (await db_call(Permit.objects.get)).uses_left == 1
-    assert (await here.call("echo__echo", {"n": 1})).state == State.SUCCEEDED  # told once: now the permit is used
+    # told once: now the permit is used
+    assert (await here.call("echo__echo", {"n": 1})).state == State.SUCCEEDED
     assert ((await db_call(Permit.objects.get)).uses_left, len(here.sent())) == (0, 2)
 
 
@@ -258,7 +323,9 @@ ENDS: dict[str, Callable[[Permit], Any]] = {
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_permit_ends_with_what_it_was_given_for(site: Make, asking: Server, bob: User, settings: Any, end: str):
+async def test_a_permit_ends_with_what_it_was_given_for(
+    site: Make, asking: Server, bob: User, settings: Any, end: str
+):
     here: Site = await site()
     call = calling(here)
     await held()

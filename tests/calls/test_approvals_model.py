@@ -1,10 +1,11 @@
 """Held calls against a reference model: whatever people, rules and processes do, in whatever order.
 
-The model knows nothing of databases: a few dictionaries and the rules of the game. The real side is an
-engine on a database, with a server that only keeps a journal.
+The model knows nothing of databases: a few dictionaries and the rules of the game. The real side is
+an engine on a database, with a server that only keeps a journal.
 
-By hand, with as many examples as wanted: ``EXAMPLES=500 pytest -o timeout=0 tests/calls/test_approvals_model.py``. The
-suite needs few and always the same, since each single happening has a test of its own, for every way of waiting (``tests/fault``).
+By hand, with as many examples as wanted: ``EXAMPLES=500 pytest -o timeout=0
+tests/calls/test_approvals_model.py``. The suite needs few and always the same, since each single
+happening has a test of its own, for every way of waiting (``tests/fault``).
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class Machine(RuleBasedStateMachine):
         self.people = {each: User.objects.create_user(f"{each}-{self.name}") for each in PEOPLE}
         for user in self.people.values():
             user.groups.add(Group.objects.get(name="approver"))
-        self.version, self.quorum = 0, quorum
+        self.version = 0
+        self.quorum = quorum
         self.calls: list[Modelled] = []
         self.ran: list[tuple[str, str]] = []
         self.site.journal.clear()
@@ -128,7 +130,9 @@ class Machine(RuleBasedStateMachine):
 
     def _ask(self, arguments: dict[str, int]) -> Any:
         self.site.engine.live.refresh()
-        request = CallRequest(self.site.engine.catalogue("default", self.name), "echo__echo", arguments, "http")
+        request = CallRequest(
+            self.site.engine.catalogue("default", self.name), "echo__echo", arguments, "http"
+        )
         call = self.site.engine.pipeline.judge(request).call
         alike = [each for each in self.calls if each.asked == text(arguments)]
         same = [each for each in alike if each.joinable and self._stands(each)]
@@ -248,7 +252,9 @@ class Machine(RuleBasedStateMachine):
         return call.terms == self._terms()
 
     def _counted(self, call: Modelled) -> list[str]:
-        return [who for who, on in call.votes.items() if on == call.ran and self.people[who].is_active]
+        return [
+            who for who, on in call.votes.items() if on == call.ran and self.people[who].is_active
+        ]
 
     def _runs(self, call: Modelled) -> None:
         if call.state is not State.READY:
@@ -264,7 +270,9 @@ class Machine(RuleBasedStateMachine):
             return AlreadyDecided
         return None if self.people[who].is_active else Denied
 
-    def _vote(self, expected: type[Exception] | None, call: Modelled, who: str, **facts: Any) -> bool:
+    def _vote(
+        self, expected: type[Exception] | None, call: Modelled, who: str, **facts: Any
+    ) -> bool:
         user = User.objects.get(pk=self.people[who].pk)
         if expected is None:
             vote(request_id=call.ticket.id, user=user, via="web", **facts)
@@ -277,7 +285,8 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.usefixtures("live_db")
 def test_held_calls_follow_the_model(request):
-    """To try more examples, and others each time: ``EXAMPLES=200 python -m pytest tests/calls/test_approvals_model.py``."""
+    """To try more examples, and others each time: ``EXAMPLES=200 python -m pytest
+    tests/calls/test_approvals_model.py``."""
     usual = EXAMPLES_IN_GATE if request.config.getoption("--gate") else EXAMPLES
     Machine.site = Site()
     try:
@@ -294,4 +303,6 @@ def test_held_calls_follow_the_model(request):
     finally:
         Machine.site.close()
     assert not Invocation.objects.exclude(state__in=[*TERMINAL]).exists()
-    assert Invocation.objects.filter(state=State.SUCCEEDED).exists(), "the examples never got as far as a call that ran"
+    assert Invocation.objects.filter(state=State.SUCCEEDED).exists(), (
+        "the examples never got as far as a call that ran"
+    )

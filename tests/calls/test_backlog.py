@@ -1,4 +1,5 @@
-"""Ends that come late: bounded work, the one that is to blame found by halving, and a recorder that cannot die unseen."""
+"""Ends that come late: bounded work, the one that is to blame found by halving, and a recorder that
+cannot die unseen."""
 
 from __future__ import annotations
 
@@ -24,18 +25,25 @@ __all__ = ["recorder"]  # fixture
 
 pytestmark = pytest.mark.fault
 Make = Callable[[], Recorder]
-READ_ONLY = psycopg.errors.ReadOnlySqlTransaction("cannot execute UPDATE in a read-only transaction")
+READ_ONLY = psycopg.errors.ReadOnlySqlTransaction(
+    "cannot execute UPDATE in a read-only transaction"
+)
 
 
 def late(number: int) -> Late:
-    return Late(cast(Any, {"id": number}), cast(Any, SimpleNamespace(subject=f"call:{number}")), datetime.now(UTC))
+    return Late(
+        cast(Any, {"id": number}),
+        cast(Any, SimpleNamespace(subject=f"call:{number}")),
+        datetime.now(UTC),
+    )
 
 
 class Database:
     """Takes groups of ends, but for bad ones; refuses everything while ``refusing``."""
 
     def __init__(self, *bad: int) -> None:
-        self.bad, self.refusing = set(bad), False
+        self.bad = set(bad)
+        self.refusing = False
         self.tries: list[int] = []
         self.written: list[int] = []
 
@@ -50,7 +58,8 @@ class Database:
 
 
 def test_late_ends_are_written_together() -> None:
-    waiting, database = Backlog(), Database()
+    waiting = Backlog()
+    database = Database()
     waiting.add(map(late, range(1_200)))
     waiting.write(database.commit)
     assert (database.tries, len(waiting)) == ([500, 500, 200], 0)
@@ -58,7 +67,8 @@ def test_late_ends_are_written_together() -> None:
 
 
 def test_while_the_database_refuses_one_try_is_made_and_everything_is_kept() -> None:
-    waiting, database = Backlog(), Database()
+    waiting = Backlog()
+    database = Database()
     database.refusing = True
     for _ in range(50):
         waiting.add([late(0)])
@@ -70,7 +80,8 @@ def test_while_the_database_refuses_one_try_is_made_and_everything_is_kept() -> 
 
 
 def test_the_bad_end_among_many_is_found_by_halving() -> None:
-    waiting, database = Backlog(), Database(321)
+    waiting = Backlog()
+    database = Database(321)
     waiting.add(map(late, range(500)))
     rounds = 0
     while len(waiting):
@@ -84,7 +95,8 @@ def test_the_bad_end_among_many_is_found_by_halving() -> None:
 
 
 def test_where_every_end_is_bad_all_are_given_up_in_the_end() -> None:
-    waiting, database = Backlog(), Database(*range(500))
+    waiting = Backlog()
+    database = Database(*range(500))
     waiting.add(map(late, range(500)))
     for _ in range(1_000):
         waiting.write(database.commit)
@@ -92,7 +104,8 @@ def test_where_every_end_is_bad_all_are_given_up_in_the_end() -> None:
 
 
 def test_a_refusal_in_the_middle_of_the_search_gives_nothing_up() -> None:
-    waiting, database = Backlog(), Database(3)
+    waiting = Backlog()
+    database = Database(3)
     waiting.add(map(late, range(8)))
     tries = iter([False, False, True])
 
@@ -124,13 +137,17 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
 async def test_ends_that_a_read_only_database_refuses_are_written_when_it_accepts_them(
     recorder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, real = recorder(), ledger.BACKENDS[connection.vendor]
+    here = recorder()
+    real = ledger.BACKENDS[connection.vendor]
     for number in range(4):
         await begin(here, number)
     tries = refuse(
-        monkeypatch, connection.Database.OperationalError("x") if connection.vendor == "sqlite" else READ_ONLY
+        monkeypatch,
+        connection.Database.OperationalError("x") if connection.vendor == "sqlite" else READ_ONLY,
     )
-    told = await asyncio.gather(*(finish(here, number) for number in range(4)), return_exceptions=True)
+    told = await asyncio.gather(
+        *(finish(here, number) for number in range(4)), return_exceptions=True
+    )
     assert {type(each) for each in told} == {NotRecorded}
     assert here.late == 4
     before = len(tries)
@@ -145,7 +162,9 @@ async def test_ends_that_a_read_only_database_refuses_are_written_when_it_accept
 async def test_an_end_that_can_never_be_written_keeps_no_other_from_it(
     recorder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, real, write = recorder(), ledger.BACKENDS[connection.vendor], late_ends.write
+    here = recorder()
+    real = ledger.BACKENDS[connection.vendor]
+    write = late_ends.write
     for number in range(4):
         await begin(here, number)
     refuse(monkeypatch, connection.Database.OperationalError("gone"))

@@ -1,4 +1,5 @@
-"""A finished call and a vote cannot be changed unnoticed, though the append-only log is another table."""
+"""A finished call and a vote cannot be changed unnoticed, though the append-only log is another
+table."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ SENT, REFUSED, LATE = (f"{number:032x}" for number in (1, 2, 3))
 
 @pytest.fixture
 async def recorded(live_db: None) -> dict[str, Any]:
-    """One call that was sent, one that was refused, one that the clock has given up before its end came.
+    """One call that was sent, one that was refused, one that the clock has given up before its end
+    came.
 
     Returns the columns of the last one while its end was only supposed.
     """
@@ -84,11 +86,15 @@ async def test_what_was_recorded_fits(recorded):
 
 
 @pytest.mark.both_databases
-async def test_corrected_call_that_is_put_back_to_unknown_is_found(recorded: dict[str, Any]) -> None:
+async def test_corrected_call_that_is_put_back_to_unknown_is_found(
+    recorded: dict[str, Any],
+) -> None:
     """Its log has both ends, and the last one counts."""
     del recorded["id"]
     await db_call(lambda: change(LATE, **recorded))
-    assert await told() == [f"call {LATE}: {said}" for said in (END, "its reason was changed", "its result is missing")]
+    assert await told() == [
+        f"call {LATE}: {said}" for said in (END, "its reason was changed", "its result is missing")
+    ]
 
 
 WHO = "its requester or its request was changed"
@@ -97,21 +103,37 @@ END = "its outcome was changed"
 
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
-    ({"agent_slug": "eve"}, WHO), ({"requester": "Eve"}, WHO), ({"requester_id": 8}, WHO), ({"tool_name": "x"}, WHO),
-    ({"server_slug": "x"}, WHO), ({"server_revision": 9}, WHO), ({"definition_hash": "f" * 64}, WHO),
-    ({"endpoint_slug": "x"}, WHO), ({"exposed_name": "x"}, WHO), ({"origin": "rest"}, WHO), ({"outcome": "ask"}, WHO),
-    ({"writer": "web:x"}, WHO), ({"dispatched_at": timezone.now() - timedelta(days=2)}, WHO), ({"host_name": "x"}, WHO), ({"request_id": "9"}, WHO), ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
-    ({"conversation_id": "c2"}, TALK), ({"conversation_id": None}, TALK),
+    ({"agent_slug": "eve"}, WHO),
+    ({"requester": "Eve"}, WHO),
+    ({"requester_id": 8}, WHO),
+    ({"tool_name": "x"}, WHO),
+    ({"server_slug": "x"}, WHO),
+    ({"server_revision": 9}, WHO),
+    ({"definition_hash": "f" * 64}, WHO),
+    ({"endpoint_slug": "x"}, WHO),
+    ({"exposed_name": "x"}, WHO),
+    ({"origin": "rest"}, WHO),
+    ({"outcome": "ask"}, WHO),
+    ({"writer": "web:x"}, WHO),
+    ({"dispatched_at": timezone.now() - timedelta(days=2)}, WHO),
+    ({"host_name": "x"}, WHO),
+    ({"request_id": "9"}, WHO),
+    ({"received_at": timezone.now() - timedelta(days=2)}, WHO),
+    ({"conversation_id": "c2"}, TALK),
+    ({"conversation_id": None}, TALK),
     ({"arguments": '{"a":1}'}, "its arguments were changed"),
     ({"arguments": ""}, "its arguments are missing"),
     ({"binding": "c" * 64}, "its binding was changed"),
     ({"reason": "Because."}, "its reason was changed"),
     ({"result": "{}"}, "its result was changed"),
     ({"result": ""}, "its result is missing"),
-    ({"result_bytes": 1}, END), ({"state": "tool_error"}, END), ({"error_code": "X"}, END),
+    ({"result_bytes": 1}, END),
+    ({"state": "tool_error"}, END),
+    ({"error_code": "X"}, END),
     ({"state": "dispatched"}, "it has ended, but its record is still open"),
-    ({"finished_at": timezone.now() - timedelta(days=2)}, END), ({"duration_ms": 2.0}, END),
-]  # fmt: skip
+    ({"finished_at": timezone.now() - timedelta(days=2)}, END),
+    ({"duration_ms": 2.0}, END),
+]
 
 
 @pytest.mark.exhaustive(on="postgresql")
@@ -133,7 +155,9 @@ async def test_any_change_of_a_finished_call_is_found(recorded):
 @pytest.mark.both_databases
 async def test_a_refused_call_that_was_changed_is_found(recorded):
     await db_call(change, REFUSED, agent_slug="eve", reason="It was granted.", state="succeeded")
-    assert sorted(await told()) == [f"call {REFUSED}: {said}" for said in sorted((WHO, END, "its reason was changed"))]
+    assert sorted(await told()) == [
+        f"call {REFUSED}: {said}" for said in sorted((WHO, END, "its reason was changed"))
+    ]
 
 
 def insert_copy(key: str) -> None:
@@ -146,7 +170,9 @@ def insert_copy(key: str) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("key", ["0" * 32, "f" * 32], ids=["older", "newer"])
-async def test_a_call_that_was_inserted_by_hand_is_found(recorded, monkeypatch: pytest.MonkeyPatch, key: str):
+async def test_a_call_that_was_inserted_by_hand_is_found(
+    recorded, monkeypatch: pytest.MonkeyPatch, key: str
+):
     assert await told(full=False) == []
     await db_call(insert_copy, key)
     assert await told() == [f"call {key}: it has no audit entry"]
@@ -172,7 +198,9 @@ async def test_a_call_that_was_taken_away_is_found_and_one_that_retention_took_i
 @pytest.mark.both_databases
 async def test_what_retention_empties_is_no_fault(recorded):
     await db_call(Configuration.objects.update, keep_payloads_days=1)
-    assert (await db_call(retention.prune, timezone.now() + timedelta(days=1, hours=2)))["payloads"] == 3
+    assert (await db_call(retention.prune, timezone.now() + timedelta(days=1, hours=2)))[
+        "payloads"
+    ] == 3
     assert await told() == []
     await db_call(change, SENT, agent_slug="eve")
     assert await told() == [f"call {SENT}: {WHO}"]
@@ -204,9 +232,13 @@ def voted(live_db: None) -> ApprovalRequest:
 
 
 VOTES: list[dict[str, Any]] = [
-    {"name": "Eve"}, {"reason": "x"}, {"approve": False}, {"arguments_hash": "f" * 64}, {"via": "rest"},
+    {"name": "Eve"},
+    {"reason": "x"},
+    {"approve": False},
+    {"arguments_hash": "f" * 64},
+    {"via": "rest"},
     {"at": timezone.now() - timedelta(days=1)},
-]  # fmt: skip
+]
 
 
 @pytest.mark.exhaustive(on="postgresql")
@@ -219,7 +251,9 @@ def test_any_change_of_a_vote_is_found(voted):
         found = (f"call {voted.call_id}: the vote of {name} was changed",)
         for values, problems in ((columns, found), (was, ())):
             mine.update(**values)
-            assert [verify(full=full).problems for full in (True, False)] == [problems, problems], columns
+            assert [verify(full=full).problems for full in (True, False)] == [problems, problems], (
+                columns
+            )
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -228,11 +262,16 @@ def test_forged_entry_of_a_vote_is_reported_and_hides_nothing(voted, body):
     entry = AuditEntry.objects.filter(kind="approval.vote", subject=f"call:{voted.call_id}").first()
     with unguarded():
         AuditEntry.objects.filter(pk=entry.pk).update(body=body)
-    assert f"{entry.writer} #{entry.seq}: its text does not match its hash" in verify(full=True).problems
+    assert (
+        f"{entry.writer} #{entry.seq}: its text does not match its hash"
+        in verify(full=True).problems
+    )
 
 
 def test_a_vote_that_was_given_to_somebody_else_is_found(voted):
-    ApprovalVote.objects.filter(user__username="other").update(user=User.objects.get(username="root"))
+    ApprovalVote.objects.filter(user__username="other").update(
+        user=User.objects.get(username="root")
+    )
     assert "the vote of other was changed" in verify(full=True).problems[0]
 
 
@@ -242,7 +281,12 @@ def test_a_vote_that_was_taken_away_or_added_is_found(voted):
     vote.delete()
     assert verify(full=True).problems == (f"call {voted.call_id}: one of its votes is missing",)
     ApprovalVote.objects.create(
-        request=voted, name="Eve", approve=True, arguments_hash=vote.arguments_hash, via="web", at=vote.at
+        request=voted,
+        name="Eve",
+        approve=True,
+        arguments_hash=vote.arguments_hash,
+        via="web",
+        at=vote.at,
     )
     assert "the vote of Eve was changed" in verify(full=True).problems[0]
 
@@ -261,7 +305,9 @@ def test_every_way_to_end_a_call_binds_it(live_db):
     request = hold("git", "git_push")
     call = Invocation.objects.get(pk=request.call_id)
     now = timezone.now()
-    ended = ending.ended(State.CANCELLED, received_at=call.received_at, now=now, reason="Enough.", code="CANCELLED")
+    ended = ending.ended(
+        State.CANCELLED, received_at=call.received_at, now=now, reason="Enough.", code="CANCELLED"
+    )
     assert ending.write(call, ended, actor="test")
     seal()
     assert verify(full=True).problems == ()

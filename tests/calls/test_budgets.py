@@ -1,4 +1,5 @@
-"""Calls of an agent with budgets: what is refused is refused before anybody is asked, told truly and recorded."""
+"""Calls of an agent with budgets: what is refused is refused before anybody is asked, told truly
+and recorded."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def spent() -> tuple[int, int]:
     return book.spent, book.reserved
 
 
-async def test_who_has_no_budget_asks_nobody(site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_no_budget_asks_nobody(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await db_call(limited, journal, enabled=False)
     here: Site = await site()
     for name in ("reserve", "settle", "release"):
@@ -65,22 +68,32 @@ async def test_calls_at_once_do_not_all_pass_on_one_budget_and_the_rest_is_recor
 ) -> None:
     await db_call(limited, journal)
     here: Site = await site()
-    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.2}) for _ in range(5)))
+    outcomes = await asyncio.gather(
+        *(here.call("slow__count", {"steps": 1, "pause": 0.2}) for _ in range(5))
+    )
     refused = [outcome for outcome in outcomes if outcome.state != State.SUCCEEDED]
     assert (len(refused), len(here.sent()), await db_call(spent)) == (3, 2, (2, 0))
     rows = await db_call(lambda: list(Invocation.objects.filter(state=State.DENIED)))
     assert {row.pk for row in rows} == {outcome.invocation_id for outcome in refused}
     for row in rows:
         outcome = next(each for each in refused if each.invocation_id == row.pk)
-        assert (row.error_code, row.reason) == ("BUDGET_SPENT", f"{outcome.message} {outcome.remedy}")
+        assert (row.error_code, row.reason) == (
+            "BUDGET_SPENT",
+            f"{outcome.message} {outcome.remedy}",
+        )
     assert "resets at" in refused[0].remedy
 
 
-async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_same(site: Make, journal: Any) -> None:
+async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_same(
+    site: Make, journal: Any
+) -> None:
     await db_call(limited, journal, soft=Decimal(2), hard=Decimal(9))
     here: Site = await site()
     told = [await here.call("slow__count", {"steps": 1}) for _ in range(3)]
-    words = [[each["text"] for each in outcome.result["content"] if "Budget" in each["text"]] for outcome in told]  # type: ignore[index]
+    words = [
+        [each["text"] for each in outcome.result["content"] if "Budget" in each["text"]]
+        for outcome in told
+    ]  # type: ignore[index]
     assert [len(each) for each in words] == [0, 1, 0]
     assert words[1][0].startswith(
         "(Budget 'b': 2 calls of 9 calls are used in this month. After that, such calls are refused"
@@ -92,7 +105,8 @@ async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_s
 async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with_its_answer(
     site: Make, journal: Any, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, also where its first caller has left before; and a database that fails then leaves it to the next."""
+    """Once, also where its first caller has left before; and a database that fails then leaves it
+    to the next."""
     await db_call(limited, journal, soft=Decimal(1), hard=Decimal(9))
     await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
     here: Site = await site()
@@ -101,7 +115,8 @@ async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
     await until(lambda: db_call(lambda: not ApprovalRequest.objects.waiting().exists()))
-    real, failed = spending.remarks, []
+    real = spending.remarks
+    failed = []
 
     def fails_once(needs: Any) -> Any:
         if not failed:
@@ -116,7 +131,9 @@ async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with
         await held()
         await vote(bob)
         outcome = await calling
-        words.append([each["text"] for each in outcome.result["content"] if "Budget 'b'" in each["text"]])
+        words.append(
+            [each["text"] for each in outcome.result["content"] if "Budget 'b'" in each["text"]]
+        )
         row = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
         assert all(word in row.result for word in words[-1])
     assert [len(each) for each in words] == [0, 1, 0]
@@ -133,7 +150,10 @@ async def test_money_is_spent_by_what_an_operator_says_that_a_call_costs_and_fre
     assert states == [State.SUCCEEDED, State.SUCCEEDED, State.DENIED]
     assert await db_call(spent) == (25_000_000, 0)
     assert (await here.call("echo__echo")).state == State.SUCCEEDED
-    assert await db_call(lambda: [entry.amount for entry in BudgetEntry.objects.all()]) == [12_500_000] * 2
+    assert (
+        await db_call(lambda: [entry.amount for entry in BudgetEntry.objects.all()])
+        == [12_500_000] * 2
+    )
 
 
 async def test_people_are_not_asked_about_a_call_that_cannot_be_paid_and_one_that_waits_keeps_its_place(
@@ -167,7 +187,9 @@ async def test_a_call_that_people_reject_and_one_that_joins_another_spend_nothin
     assert await db_call(spent) == (0, 0)
 
 
-async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(site: Make, journal: Any) -> None:
+async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(
+    site: Make, journal: Any
+) -> None:
     def prepare() -> None:
         limited(journal, hard=Decimal(1))
         eve = agents.save_agent(agent=Agent(slug="eve"), actor="test")
@@ -180,7 +202,10 @@ async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(sit
     request = CallRequest(catalogue, "slow__count", {"steps": 1}, "run", behind=(cause,))
     assert (await here.engine.call(request)).state == State.SUCCEEDED
     refused = await here.engine.call(request)
-    assert (refused.error_code, "'b' of the agent 'ann' allows 1 call each month" in refused.message) == (
+    assert (
+        refused.error_code,
+        "'b' of the agent 'ann' allows 1 call each month" in refused.message,
+    ) == (
         "BUDGET_SPENT",
         True,
     )
@@ -210,9 +235,13 @@ async def test_what_comes_by_an_endpoint_spends_of_its_budget_whosever_it_is_and
         ("other", "eve"),
     ):
         catalogue = here.engine.catalogue(endpoint, agent)
-        ends.append(await here.engine.call(CallRequest(catalogue, "slow__count", {"steps": 1}, "rest")))
+        ends.append(
+            await here.engine.call(CallRequest(catalogue, "slow__count", {"steps": 1}, "rest"))
+        )
     assert [each.error_code for each in ends] == ["", "", "", "BUDGET_SPENT", ""]
-    assert ends[3].message.startswith("The budget 'door' of the endpoint 'default' allows 2 calls each month")
+    assert ends[3].message.startswith(
+        "The budget 'door' of the endpoint 'default' allows 2 calls each month"
+    )
     assert "(Budget 'door' of this endpoint: 2 calls of 2 calls are used" in str(ends[2].result), (
         "who gets there is told"
     )
@@ -224,7 +253,8 @@ async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_th
 ) -> None:
     await db_call(limited, journal, soft=Decimal(1), hard=Decimal(9))
     here: Site = await site()
-    real, adopted = here.engine.pipeline.dispatchers[DOWNSTREAM], []
+    real = here.engine.pipeline.dispatchers[DOWNSTREAM]
+    adopted = []
 
     async def as_a_task(call: Call, *, on_sent: Any) -> dict[str, Any]:
         if adopted:
@@ -240,7 +270,9 @@ async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_th
     assert "(Budget 'b': 2 calls of 9 calls are used" in str(answer.result)
     assert "Budget 'b'" not in str((await here.call("slow__count", {"steps": 1})).result)
     row = await db_call(Invocation.objects.get, pk=adopted[0])
-    ended = ending.ended(State.SUCCEEDED, received_at=row.received_at, now=timezone.now(), result={"content": []})
+    ended = ending.ended(
+        State.SUCCEEDED, received_at=row.received_at, now=timezone.now(), result={"content": []}
+    )
     await db_call(ending.write, row, ended, actor="test")
     await db_call(spending.settle_due)
 
@@ -260,7 +292,11 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_d
     with monkeypatch.context() as patch:
         patch.setattr(spending, "reserve", fails)
         outcome = await here.call("slow__count", {"steps": 1})
-    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (State.DENIED, "NOT_RECORDED", False)
+    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (
+        State.DENIED,
+        "NOT_RECORDED",
+        False,
+    )
     assert (here.sent(), (await db_call(only_call)).error_code) == ([], "NOT_RECORDED")
     with monkeypatch.context() as patch:
         patch.setattr(spending, "settle", fails)
@@ -270,7 +306,9 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_d
 
 
 @pytest.mark.fault
-async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(site: Make, journal: Any) -> None:
+async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(
+    site: Make, journal: Any
+) -> None:
     await db_call(limited, journal, hard=Decimal(9))
     here: Site = await site()
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
@@ -291,7 +329,8 @@ async def test_a_call_that_a_stopping_process_cuts_while_it_is_counted_is_not_sa
 ) -> None:
     await db_call(add_server, "echo", tool("echo"))
     here: Site = await site()
-    pipeline, counting = here.engine.pipeline, asyncio.Event()
+    pipeline = here.engine.pipeline
+    counting = asyncio.Event()
 
     async def counts(_: Any) -> None:
         counting.set()
@@ -303,4 +342,8 @@ async def test_a_call_that_a_stopping_process_cuts_while_it_is_counted_is_not_sa
     pipeline.process_stops = True
     calling.cancel()
     row = await until(lambda: db_call(Invocation.objects.first))
-    assert (row.state, "stopped" in row.reason, "disconnected" in row.reason) == (State.CANCELLED, True, False)
+    assert (row.state, "stopped" in row.reason, "disconnected" in row.reason) == (
+        State.CANCELLED,
+        True,
+        False,
+    )

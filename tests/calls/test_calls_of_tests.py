@@ -1,4 +1,5 @@
-"""Calls that tests of servers make are calls: decided, recorded from their intent to one end, in the name of a person."""
+"""Calls that tests of servers make are calls: decided, recorded from their intent to one end, in
+the name of a person."""
 
 from __future__ import annotations
 
@@ -30,13 +31,16 @@ def shares(live_db: None) -> Iterator[Shares]:
 
 
 def ordered(fake: str = "echo", tool: str = "echo", **arguments: Any) -> ServerTest:
-    """A queued test that ann has asked for, with a call of an approved tool that the rules allow."""
+    """A queued test that ann has asked for, with a call of an approved tool that the rules
+    allow."""
     server = confirmed(fake)
     observe.observe(server=server, listed=[{"name": tool, "annotations": {"readOnlyHint": True}}])
     decisions.approve(definition=server.tools.get().latest, actor="test")
     PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
     ann = User.objects.create_user("ann")
-    return queue_test(server=server, actor="user:ann", user=ann, call_tool=tool, call_arguments=arguments)
+    return queue_test(
+        server=server, actor="user:ann", user=ann, call_tool=tool, call_arguments=arguments
+    )
 
 
 def finished(shares: Shares, test: ServerTest) -> ServerTest:
@@ -77,7 +81,9 @@ def test_call_of_a_stopped_test_has_an_end(live_db: None) -> None:
     eventually(lambda: ServerTest.objects.filter(pk=test.pk, timings__list__isnull=False).exists())
     shares.close()
     call = Invocation.objects.get()
-    assert call.state in ("unknown", "not_sent"), "not sent: it was stopped between the record and the first byte"
+    assert call.state in ("unknown", "not_sent"), (
+        "not sent: it was stopped between the record and the first byte"
+    )
     assert told(call.pk) == ["call.dispatched", f"call.{call.state}"]
     assert ServerTest.objects.get(pk=test.pk).error_code == "INTERRUPTED"
 
@@ -86,12 +92,16 @@ def test_call_of_a_killed_test_ends_once(live_db: None, site_env: dict[str, str]
     """The person at the command line vouches for the call, so that no rule has to allow it."""
     confirmed()
     words = ["manage.py", "mcptest", "echo", "--call", "echo"]
-    child = forkserver.popen(words, env=site_env | {"SLIPSNISSE_FAILPOINT": "after_send:crash"}, stdout=subprocess.PIPE)
+    child = forkserver.popen(
+        words, env=site_env | {"SLIPSNISSE_FAILPOINT": "after_send:crash"}, stdout=subprocess.PIPE
+    )
     assert child.wait(HANG_LIMIT) != 0
     call = Invocation.objects.get()
     assert (call.state, call.origin, call.outcome) == ("dispatched", "test", "allow")
     assert "takes responsibility for it" in call.reason
-    assert SiteProcess.objects.filter(pk=processes.base_of(call.writer)).exists(), "others see that it is dead"
+    assert SiteProcess.objects.filter(pk=processes.base_of(call.writer)).exists(), (
+        "others see that it is dead"
+    )
     later = call.lease_until + timedelta(seconds=1)
     assert [reaping.reap_calls(later), reaping.reap_calls(later)] == [1, 0]
     call.refresh_from_db()

@@ -1,4 +1,5 @@
-"""What an agent sees on an endpoint: exact names, stable order, pages, bytes, and an end in time."""
+"""What an agent sees on an endpoint: exact names, stable order, pages, bytes, and an end in
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ ENDPOINT = EndpointSpec("default", "Default", "", "double", "none", False, True,
 def tools(*names: str, **data: Any) -> dict[int, ToolSpec]:
     return {
         number: ToolSpec(
-            number, 1, name, f"hash of {name}", {"name": name, "description": f"Does {name}."} | data, False
+            number,
+            1,
+            name,
+            f"hash of {name}",
+            {"name": name, "description": f"Does {name}."} | data,
+            False,
         )
         for number, name in enumerate(names, 1)
     }
@@ -33,7 +39,11 @@ def snapshot(of: dict[int, ToolSpec], server: ServerSpec = SERVER) -> Snapshot:
 
 
 def catalogue(
-    of: dict[int, ToolSpec], *, endpoint: EndpointSpec = ENDPOINT, agent: AgentSpec = AGENT, server: ServerSpec = SERVER
+    of: dict[int, ToolSpec],
+    *,
+    endpoint: EndpointSpec = ENDPOINT,
+    agent: AgentSpec = AGENT,
+    server: ServerSpec = SERVER,
 ) -> Catalogue:
     return Catalogues([DownstreamTools()]).get(snapshot(of, server), endpoint, agent, 0.0)
 
@@ -46,13 +56,25 @@ def test_names_are_found_whole_in_either_form_and_listed_in_order():
 
 
 def test_what_hosts_see_is_the_approved_definition_under_its_exposed_name():
-    listing = catalogue(tools("push", inputSchema={"type": "object", "x": 1})).entries["git__push"].listing
-    assert listing == {"name": "git__push", "description": "Does push.", "inputSchema": {"type": "object", "x": 1}}
+    listing = (
+        catalogue(tools("push", inputSchema={"type": "object", "x": 1}))
+        .entries["git__push"]
+        .listing
+    )
+    assert listing == {
+        "name": "git__push",
+        "description": "Does push.",
+        "inputSchema": {"type": "object", "x": 1},
+    }
 
 
 @pytest.mark.parametrize(
     ("style", "description"),
-    [("none", "Does push."), ("bracket", "[git] Does push."), ("mcp_bracket", "[MCP:git] Does push.")],
+    [
+        ("none", "Does push."),
+        ("bracket", "[git] Does push."),
+        ("mcp_bracket", "[MCP:git] Does push."),
+    ],
 )
 def test_a_list_says_whose_a_tool_is_where_the_endpoint_asks(style: str, description: str):
     found = catalogue(tools("push"), endpoint=replace(ENDPOINT, description_style=style))
@@ -63,20 +85,25 @@ def test_a_list_says_whose_a_tool_is_where_the_endpoint_asks(style: str, descrip
 def test_an_unavailable_server_is_hidden_only_where_asked():
     down = replace(SERVER, available=False)
     assert not catalogue(tools("push"), server=down).entries
-    assert catalogue(tools("push"), server=down, endpoint=replace(ENDPOINT, hide_unavailable=False)).entries
+    assert catalogue(
+        tools("push"), server=down, endpoint=replace(ENDPOINT, hide_unavailable=False)
+    ).entries
 
 
 @pytest.mark.parametrize("count", [0, 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 7])
 @pytest.mark.parametrize("legacy", [False, True])
 def test_pages_hold_every_tool_once(count: int, legacy: bool):
     found = catalogue(tools(*(f"t{n:05}" for n in range(count))))
-    listed, cursor, pages = [], None, 0
+    listed = []
+    cursor = None
+    pages = 0
     while pages == 0 or cursor:
         page, after = found.page(cursor, legacy=legacy)
         raw = json.loads(found.page_bytes(cursor, legacy=legacy, extra={"ttlMs": 0}))
         assert (raw["tools"], raw.get("nextCursor"), raw["ttlMs"]) == (page, after, 0)
         listed += [tool["name"] for tool in page]
-        cursor, pages = after, pages + 1
+        cursor = after
+        pages = pages + 1
     assert listed == sorted(found.entries)
     assert len(listed) == count
 
@@ -116,19 +143,32 @@ def test_only_our_own_cursors_make_pages_so_nobody_fills_the_memory_with_them():
 
 
 def test_a_tool_is_found_by_each_of_its_spellings_and_by_nothing_in_between():
-    found = catalogue(tools("push", "mcp_approval_status"), endpoint=replace(ENDPOINT, naming_style="single"))
+    found = catalogue(
+        tools("push", "mcp_approval_status"), endpoint=replace(ENDPOINT, naming_style="single")
+    )
     (entry,) = [each for each in found.entries.values() if each.offer.tool.name == "push"]
     assert entry.name == "git_push"
     for name in ("git_push", "git__push", "git::push", "push"):
         assert found.find(name) is entry
-    for name in ("git:push", "git/push", "git___push", "us", "", "GIT__push", "mcp_approval_status"):
+    for name in (
+        "git:push",
+        "git/push",
+        "git___push",
+        "us",
+        "",
+        "GIT__push",
+        "mcp_approval_status",
+    ):
         assert found.find(name) is None
 
 
 def test_the_version_changes_with_what_hosts_see_and_with_nothing_else():
     plain = catalogue(tools("a", "b"))
     assert plain.version == catalogue(tools("b", "a")).version
-    assert plain.version == catalogue(tools("a", "b"), server=replace(SERVER, revision=9, title="New")).version
+    assert (
+        plain.version
+        == catalogue(tools("a", "b"), server=replace(SERVER, revision=9, title="New")).version
+    )
     bracket = replace(ENDPOINT, naming_style="plain", description_style="bracket")
     others = [
         catalogue(tools("a")),
@@ -157,7 +197,8 @@ def test_legacy_hosts_never_see_an_output_schema_that_is_no_object():
 
 
 def test_a_list_is_built_once_and_anew_when_a_grant_ends_or_the_configuration_changes():
-    built, first = Catalogues([DownstreamTools()]), snapshot(tools("push"))
+    built = Catalogues([DownstreamTools()])
+    first = snapshot(tools("push"))
     timed = replace(AGENT, grants=(GrantSpec(1, None, {}, 100.0),))
     before = built.get(first, ENDPOINT, timed, 0.0)
     assert built.get(first, ENDPOINT, timed, 99.9) is before
@@ -169,22 +210,29 @@ def test_a_list_is_built_once_and_anew_when_a_grant_ends_or_the_configuration_ch
 
 @pytest.mark.attack
 def test_two_agents_never_share_a_list():
-    built, one = Catalogues([DownstreamTools()]), snapshot(tools("push"))
+    built = Catalogues([DownstreamTools()])
+    one = snapshot(tools("push"))
     other = replace(AGENT, slug="bob", grants=())
     assert built.get(one, ENDPOINT, AGENT, 0.0).entries
     assert not built.get(one, ENDPOINT, other, 0.0).entries
 
 
 def offering(**of: list[tuple[str, str]]) -> Catalogue:
-    """What of these servers, each with its resources and templates, an agent sees who may use all of it."""
-    servers, others = {}, {}
+    """What of these servers, each with its resources and templates, an agent sees who may use all
+    of it."""
+    servers = {}
+    others = {}
     for number, (slug, found) in enumerate(of.items(), 1):
         servers[number] = replace(SERVER, id=number, slug=slug)
         for kind, name in found:
             key = len(others) + 1
             data = {"uri" if kind == "resource" else "uriTemplate": name, "name": "n"}
-            others[key] = ToolSpec(key, number, name, f"{slug} {kind} {name}", data, False, kind=kind)
-    agent = replace(AGENT, grants=tuple(GrantSpec(number, None, {}, None, "") for number in servers))
+            others[key] = ToolSpec(
+                key, number, name, f"{slug} {kind} {name}", data, False, kind=kind
+            )
+    agent = replace(
+        AGENT, grants=tuple(GrantSpec(number, None, {}, None, "") for number in servers)
+    )
     whole = Snapshot(1, servers=servers, tools={}, others=others)
     return Catalogues([DownstreamTools()]).get(whole, ENDPOINT, agent, 0.0)
 
@@ -198,18 +246,25 @@ def served(found: Catalogue, uri: str) -> tuple[str, str, str] | None:
 
 def test_a_fixed_resource_is_never_read_by_a_template_under_another_name():
     found = offering(
-        a=[("resource", "x://1"), ("resource", "x://2"), ("template", "x://{n}")], b=[("resource", "x://2")]
+        a=[("resource", "x://1"), ("resource", "x://2"), ("template", "x://{n}")],
+        b=[("resource", "x://2")],
     )
     fixed = ("a", "resource:x://1", "x://1")
     assert served(found, "x://1") == served(found, "slipsnisse://a/x://1") == fixed
     assert served(found, "slipsnisse://a/x://2") == ("a", "resource:x://2", "x://2")
     assert served(found, "x://2") is None  # whose?
-    assert served(found, "x://3") == served(found, "slipsnisse://a/x://3") == ("a", "template:x://{n}", "x://3")
+    assert (
+        served(found, "x://3")
+        == served(found, "slipsnisse://a/x://3")
+        == ("a", "template:x://{n}", "x://3")
+    )
     assert served(found, "slipsnisse://b/x://3") is None
 
 
 def test_no_server_can_name_a_resource_like_anothers():
-    found = offering(a=[("resource", "x://1"), ("template", "y://{n}")], b=[("resource", "slipsnisse://a/x://1")])
+    found = offering(
+        a=[("resource", "x://1"), ("template", "y://{n}")], b=[("resource", "slipsnisse://a/x://1")]
+    )
     assert served(found, "slipsnisse://a/x://1") == ("a", "resource:x://1", "x://1")
     evil = offering(b=[("resource", "slipsnisse://a/x://1")])
     assert served(evil, "slipsnisse://a/x://1") is None
@@ -218,11 +273,18 @@ def test_no_server_can_name_a_resource_like_anothers():
 
 
 def test_what_templates_of_two_servers_can_make_is_read_from_the_one_that_is_named():
-    found = offering(a=[("template", "x://{name}/{n}")], b=[("template", "x://{a}/{b}"), ("template", "x://b/{n}")])
+    found = offering(
+        a=[("template", "x://{name}/{n}")],
+        b=[("template", "x://{a}/{b}"), ("template", "x://b/{n}")],
+    )
     with pytest.raises(Conflict, match=r"slipsnisse://a/.*slipsnisse://b/"):
         found.reading("x://me/7")
     for slug, template in (("a", "x://{name}/{n}"), ("b", "x://{a}/{b}")):
-        assert served(found, f"slipsnisse://{slug}/x://me/7") == (slug, f"template:{template}", "x://me/7")
+        assert served(found, f"slipsnisse://{slug}/x://me/7") == (
+            slug,
+            f"template:{template}",
+            "x://me/7",
+        )
 
 
 def test_what_is_switched_off_is_lent_by_no_link_and_no_tool_either():
@@ -233,7 +295,10 @@ def test_what_is_switched_off_is_lent_by_no_link_and_no_tool_either():
         whole = Snapshot(1, servers={SERVER.id: SERVER}, tools={1: tool})
         found = Catalogues([DownstreamTools()]).get(whole, ENDPOINT, agent, 0.0)
         (entry,) = found.entries.values()
-        return [served(found, "ui://page") is not None, found.lending(entry, "made://7") is not None]
+        return [
+            served(found, "ui://page") is not None,
+            found.lending(entry, "made://7") is not None,
+        ]
 
     assert lent() == [True, True]
     assert lent("ui://page", "made://7") == [False, False]

@@ -1,4 +1,5 @@
-"""The change feed: everything that others wait for is told, whoever writes it; a deaf process asks, a blind one stops."""
+"""The change feed: everything that others wait for is told, whoever writes it; a deaf process asks,
+a blind one stops."""
 
 from __future__ import annotations
 
@@ -46,9 +47,12 @@ class Ears:
 
 @pytest.fixture
 def feed(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
-    """One that hears: proved on PostgreSQL, where all is told until then. As it begins it has told of everything."""
-    monkeypatch.setattr(sources, "HEARD_WITHIN", HANG_LIMIT)  # a sign that comes late on a slow machine counts as well
-    feed, begun = Feed(), threading.Event()
+    """One that hears: proved on PostgreSQL, where all is told until then. As it begins it has told
+    of everything."""
+    # a sign that comes late on a slow machine counts as well
+    monkeypatch.setattr(sources, "HEARD_WITHIN", HANG_LIMIT)
+    feed = Feed()
+    begun = threading.Event()
     forget = feed.hear(topics()[-1], lambda _: begun.set())
     feed.start()
     eventually(lambda: begun.is_set() and feed._source is not None and feed._source.delivers)
@@ -69,8 +73,11 @@ def call(key: str, **fields: Any) -> Invocation:
 
 
 def test_held_calls_tasks_and_the_configuration_are_told_of_with_their_keys(feed: Feed) -> None:
-    one, other = call("one"), call("other", state=State.DISPATCHED, outcome="allow")
-    task = HostTask.objects.create(id="task", call=one, created_at=timezone.now(), updated_at=timezone.now())
+    one = call("one")
+    other = call("other", state=State.DISPATCHED, outcome="allow")
+    task = HostTask.objects.create(
+        id="task", call=one, created_at=timezone.now(), updated_at=timezone.now()
+    )
     ears = Ears(feed)
     Invocation.objects.filter(pk=one.pk).update(state=State.READY)
     eventually(lambda: ears.told("calls", "one"))
@@ -93,7 +100,8 @@ def test_held_calls_tasks_and_the_configuration_are_told_of_with_their_keys(feed
 
 def test_what_is_rolled_back_is_told_to_nobody(feed: Feed) -> None:
 
-    one, ears = call("one"), Ears(feed)
+    one = call("one")
+    ears = Ears(feed)
     with transaction.atomic():
         Invocation.objects.filter(pk=one.pk).update(state=State.READY)
         transaction.set_rollback(True)
@@ -115,7 +123,10 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     await db_call(call, "one")
     await db_call(call, "two")
     watch: Watch[State] = Watch(feed, "calls", states)
-    waits = [asyncio.ensure_future(watch.until_not(key, State.PENDING, HANG_LIMIT)) for key in ("one", "two")]
+    waits = [
+        asyncio.ensure_future(watch.until_not(key, State.PENDING, HANG_LIMIT))
+        for key in ("one", "two")
+    ]
     await until(lambda: sum(map(len, read)) >= 2)
     ears = Ears(feed)
     await db_call(Configuration.objects.update, default_outcome="deny")
@@ -129,7 +140,9 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     assert await waits[1] is State.PENDING
 
 
-async def test_the_feed_forgets_who_waits_no_more(live_db: None, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_feed_forgets_who_waits_no_more(
+    live_db: None, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(waiting, "LOOK_ANYWAY", 0.1)
     await db_call(call, "one")
     for end in (State.READY, State.DISPATCHED):
@@ -171,7 +184,9 @@ async def test_a_process_that_notifications_do_not_reach_asks_instead_and_says_s
     deaf(monkeypatch)
     here = await site()
     if connection.vendor == "postgresql":
-        await until(lambda: here.engine.feed.state is FeedState.POLLING and here.engine.feed._source._warned)
+        await until(
+            lambda: here.engine.feed.state is FeedState.POLLING and here.engine.feed._source._warned
+        )
     waiting = calling(here)
     await held()
     await vote(bob)
@@ -199,13 +214,16 @@ async def test_a_process_that_can_neither_hear_nor_ask_makes_no_calls(
 
 
 def test_an_idle_process_costs_next_to_nothing(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks in a second, whatever the clock of a busy machine: their number is what an idle process costs."""
+    """Looks in a second, whatever the clock of a busy machine: their number is what an idle process
+    costs."""
     looks: list[float] = []
     source = type(feed._source)
     monkeypatch.setattr(source, "wait", _counted(source.wait, looks))
     began = time.monotonic()
     time.sleep(2.0)
-    count, seconds = len(looks), time.monotonic() - began  # which may be more on a busy machine
+    # which may be more on a busy machine
+    count = len(looks)
+    seconds = time.monotonic() - began
     assert count <= (seconds / sources.TICK + 2 if connection.vendor == "sqlite" else 4 * seconds)
 
 

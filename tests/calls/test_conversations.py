@@ -54,7 +54,10 @@ async def test_a_narrowed_conversation_lists_and_calls_its_servers_alone(site: M
     whole = here.engine.catalogue("default", "ann")
     opened = await db_call(begun, "echo")
     seen = await within(whole, opened.pk)
-    assert {e.offer.server.slug for e in whole.entries.values() if not e.offer.own} == {"echo", "multi"}
+    assert {e.offer.server.slug for e in whole.entries.values() if not e.offer.own} == {
+        "echo",
+        "multi",
+    }
     assert {e.offer.server.slug for e in seen.entries.values() if not e.offer.own} == {"echo"}
     assert seen.version != whole.version, "a cursor of one list is none of the other"
     assert await within(whole, opened.pk) is seen, "the list is made once"
@@ -69,8 +72,10 @@ async def test_a_narrowed_conversation_lists_and_calls_its_servers_alone(site: M
     without = await here.call("echo__echo")
     rows = await db_call(lambda: dict(Invocation.objects.values_list("pk", "conversation")))
     assert rows == {
-        answered.invocation_id: opened.pk, refused.invocation_id: opened.pk, without.invocation_id: None,
-    }  # fmt: skip
+        answered.invocation_id: opened.pk,
+        refused.invocation_id: opened.pk,
+        without.invocation_id: None,
+    }
     told = await db_call(lambda: [json.loads(e.body).get("conversation") for e in _beginnings()])
     assert told == [opened.pk, opened.pk, None], "the audit log says it too"
 
@@ -81,35 +86,49 @@ def _request(catalogue: Any, name: str, conversation: str) -> Any:
 
 def _beginnings() -> list[AuditEntry]:
     return [
-        e for e in AuditEntry.objects.filter(kind__startswith="call.").order_by("id") if "row" in json.loads(e.body)
+        e
+        for e in AuditEntry.objects.filter(kind__startswith="call.").order_by("id")
+        if "row" in json.loads(e.body)
     ]
 
 
 @pytest.mark.one_database
-async def test_a_foreign_an_unknown_and_an_ended_conversation_are_refused_in_words(site: Make) -> None:
+async def test_a_foreign_an_unknown_and_an_ended_conversation_are_refused_in_words(
+    site: Make,
+) -> None:
     await db_call(two_servers)
     here: Site = await site()
     whole = here.engine.catalogue("default", "ann")
-    foreign, over = await db_call(begun, agent="eve"), await db_call(begun)
+    foreign = await db_call(begun, agent="eve")
+    over = await db_call(begun)
     await db_call(ended, over)
     for named in (foreign.pk, "nope", "x" * 4000, "\u202e"):
         with pytest.raises(NotFound, match="The agent 'ann' has no conversation"):
             await within(whole, named)
-    with pytest.raises(Conflict, match=f"The conversation {over.pk} has ended. Start another conversation"):
+    with pytest.raises(
+        Conflict, match=f"The conversation {over.pk} has ended. Start another conversation"
+    ):
         await within(whole, over.pk)
 
 
 @pytest.mark.one_database
-async def test_a_call_that_names_none_asks_the_database_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_names_none_asks_the_database_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("mcpregistry.calls.conversations.db_call", None)
     catalogue: Any = object()
     assert await within(catalogue, "") is catalogue
 
 
-async def test_identical_calls_of_two_conversations_are_two_requests(site: Make, asking: Server, bob: User) -> None:
+async def test_identical_calls_of_two_conversations_are_two_requests(
+    site: Make, asking: Server, bob: User
+) -> None:
     here: Site = await site()
-    one, other = await db_call(begun), await db_call(begun)
-    calls = [asyncio.ensure_future(here.call(*CALL, conversation=each.pk)) for each in (one, one, other)]
+    one = await db_call(begun)
+    other = await db_call(begun)
+    calls = [
+        asyncio.ensure_future(here.call(*CALL, conversation=each.pk)) for each in (one, one, other)
+    ]
     requests = await held(2)
     assert sorted(str(each.call.conversation_id) for each in requests) == sorted([one.pk, other.pk])
     for each in requests:
@@ -136,11 +155,14 @@ async def test_what_was_approved_does_not_run_in_a_conversation_that_sees_the_se
 @pytest.mark.one_database
 def test_a_runs_held_call_is_bound_by_a_conversation_of_its_own_agent_alone(live_db: None) -> None:
     two_servers()
-    call = Invocation(conversation=begun("multi"), origin="run", agent_slug="ann", server_slug="echo")
+    call = Invocation(
+        conversation=begun("multi"), origin="run", agent_slug="ann", server_slug="echo"
+    )
     assert "can no longer use" in out_of_sight(call)
     call.server_slug = "multi"
     assert out_of_sight(call) == ""
-    call.server_slug, call.agent_slug = "echo", "of-the-expert"
+    call.server_slug = "echo"
+    call.agent_slug = "of-the-expert"
     assert out_of_sight(call) == "", "the whitelist of an expert tool says what its runs call"
     call.origin = "http"
     assert "can no longer use" in out_of_sight(call)

@@ -13,37 +13,87 @@ from django import db
 from django.db import connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
-from mcpregistry.database_errors import Fault, fault_facts, fault_of, is_passing, is_read_only, unheard
+from mcpregistry.database_errors import (
+    Fault,
+    fault_facts,
+    fault_of,
+    is_passing,
+    is_read_only,
+    unheard,
+)
 
 SQLSTATES = {
-    Fault.UNAVAILABLE: ("08000", "08006", "08P01", "28P01", "3D000", "57P01", "57P02", "57P03", "57P05"),
+    Fault.UNAVAILABLE: (
+        "08000",
+        "08006",
+        "08P01",
+        "28P01",
+        "3D000",
+        "57P01",
+        "57P02",
+        "57P03",
+        "57P05",
+    ),
     Fault.REFUSES: (
-        "25006", "25P03", "25P04", "40001", "40P01", "42501", "53100", "53200", "53300", "55P03", "55006", "57014",
-        "58030", "26000", "0A000",
+        "25006",
+        "25P03",
+        "25P04",
+        "40001",
+        "40P01",
+        "42501",
+        "53100",
+        "53200",
+        "53300",
+        "55P03",
+        "55006",
+        "57014",
+        "58030",
+        "26000",
+        "0A000",
     ),
     Fault.REJECTS_ROW: ("22001", "22P05", "23502", "23505", "23514", "54000", "P0001"),
     Fault.BUG: ("42601", "42703", "42P01", "25P02", "XX000"),
-}  # fmt: skip
+}
 RESULT_CODES = {
     Fault.UNAVAILABLE: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB),
     Fault.REFUSES: (
-        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_BUSY_SNAPSHOT, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_READONLY_DBMOVED, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY_SNAPSHOT,
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_READONLY_DBMOVED,
+        sqlite3.SQLITE_NOMEM,
     ),
-    Fault.REJECTS_ROW: (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_CONSTRAINT_TRIGGER, sqlite3.SQLITE_TOOBIG),
+    Fault.REJECTS_ROW: (
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_CONSTRAINT_TRIGGER,
+        sqlite3.SQLITE_TOOBIG,
+    ),
     Fault.BUG: (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE),
-}  # fmt: skip
+}
 WITHOUT_CODE = {
     Fault.UNAVAILABLE: (
-        psycopg.OperationalError("server closed the connection unexpectedly"), psycopg.InterfaceError("closed"),
-        psycopg_pool.PoolTimeout("none to give"), db.OperationalError("x"), db.InterfaceError("x"),
+        psycopg.OperationalError("server closed the connection unexpectedly"),
+        psycopg.InterfaceError("closed"),
+        psycopg_pool.PoolTimeout("none to give"),
+        db.OperationalError("x"),
+        db.InterfaceError("x"),
     ),
     Fault.REJECTS_ROW: (psycopg.DataError("NUL"), db.IntegrityError("x"), db.DataError("x")),
     Fault.BUG: (
-        sqlite3.InterfaceError("x"), sqlite3.ProgrammingError("closed"), db.ProgrammingError("x"), db.DatabaseError("x"),
-        ValueError("x"), TimeoutError("x"), BrokerError("x"), OSError("x"),
+        sqlite3.InterfaceError("x"),
+        sqlite3.ProgrammingError("closed"),
+        db.ProgrammingError("x"),
+        db.DatabaseError("x"),
+        ValueError("x"),
+        TimeoutError("x"),
+        BrokerError("x"),
+        OSError("x"),
     ),
-}  # fmt: skip
+}
 
 
 def of_postgres(sqlstate: str) -> Exception:
@@ -69,7 +119,11 @@ def wrapped(cause: Exception) -> Exception:
 
 
 def listed(table: dict[Fault, tuple[object, ...]]) -> list[object]:
-    return [pytest.param(fault, each, id=f"{fault}-{each}") for fault, found in table.items() for each in found]
+    return [
+        pytest.param(fault, each, id=f"{fault}-{each}")
+        for fault, found in table.items()
+        for each in found
+    ]
 
 
 @pytest.mark.parametrize(("fault", "sqlstate"), listed(SQLSTATES))
@@ -92,9 +146,17 @@ def test_an_error_without_a_code_is_judged_by_its_class(fault: Fault, error: Exc
 def test_facts_for_the_log_name_the_code_and_no_values() -> None:
     busy = of_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT)
     busy.sqlite_errorname = "SQLITE_BUSY_SNAPSHOT"  # type: ignore[attr-defined]
-    assert fault_facts(wrapped(busy)) == {"error": "DatabaseError", "fault": "refuses", "code": "SQLITE_BUSY_SNAPSHOT"}
+    assert fault_facts(wrapped(busy)) == {
+        "error": "DatabaseError",
+        "fault": "refuses",
+        "code": "SQLITE_BUSY_SNAPSHOT",
+    }
     assert fault_facts(of_postgres("40001"))["code"] == "40001"
-    assert fault_facts(ValueError("a secret")) == {"error": "ValueError", "fault": "bug", "code": ""}
+    assert fault_facts(ValueError("a secret")) == {
+        "error": "ValueError",
+        "fault": "bug",
+        "code": "",
+    }
 
 
 def test_an_error_of_ours_is_not_judged_by_what_caused_it() -> None:
@@ -126,7 +188,8 @@ def execute(*statements: str) -> None:
 @pytest.mark.fault
 @pytest.mark.postgres_only
 @pytest.mark.parametrize(
-    "setting", ["statement_timeout", "idle_in_transaction_session_timeout", "default_transaction_read_only"]
+    "setting",
+    ["statement_timeout", "idle_in_transaction_session_timeout", "default_transaction_read_only"],
 )
 def test_postgresqls_own_refusals_pass_and_leave_no_doubt(live_db: None, setting: str) -> None:
     def work() -> None:
@@ -152,7 +215,11 @@ def test_sqlites_own_refusal_passes(live_db: None) -> None:
         error = failure(lambda: execute("UPDATE mcpregistry_configuration SET revision = revision"))
     finally:
         execute("PRAGMA query_only = 0")
-    assert fault_facts(error) == {"error": "OperationalError", "fault": "refuses", "code": "SQLITE_READONLY"}
+    assert fault_facts(error) == {
+        "error": "OperationalError",
+        "fault": "refuses",
+        "code": "SQLITE_READONLY",
+    }
 
 
 def test_a_wrong_statement_and_a_wrong_row_are_told_apart(live_db: None) -> None:

@@ -1,4 +1,5 @@
-"""Calls of an agent with an energy pool: set aside before they go out, charged by their records when they have ended."""
+"""Calls of an agent with an energy pool: set aside before they go out, charged by their records
+when they have ended."""
 
 from __future__ import annotations
 
@@ -37,9 +38,12 @@ Make = Callable[..., Any]
 
 
 def pooled(journal: Any, **fields: Any) -> None:
-    """The agent "ann" draws on a pool that does not refill, unless ``fields`` say otherwise; a call may cost 4."""
+    """The agent "ann" draws on a pool that does not refill, unless ``fields`` say otherwise; a call
+    may cost 4."""
     add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
-    pool = pools.save_pool(pool=EnergyPool(**{"slug": "p", "regeneration": 0.0} | fields), actor="test")
+    pool = pools.save_pool(
+        pool=EnergyPool(**{"slug": "p", "regeneration": 0.0} | fields), actor="test"
+    )
     ann = Agent.objects.get(slug="ann")
     ann.energy_pool = pool
     agents.save_agent(agent=ann, actor="test")
@@ -66,18 +70,26 @@ def by_the_record() -> dict[str, Any]:
     """Two units for each second from sending to the end."""
     calls = Invocation.objects.exclude(dispatched_at=None).exclude(state=State.NOT_SENT)
     return {
-        call.pk: pytest.approx(2 * max(0.0, (call.finished_at - call.dispatched_at).total_seconds()))
+        call.pk: pytest.approx(
+            2 * max(0.0, (call.finished_at - call.dispatched_at).total_seconds())
+        )
         for call in calls
         if call.finished_at and call.dispatched_at
     }
 
 
-async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(site: Make, journal: Any) -> None:
+async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(
+    site: Make, journal: Any
+) -> None:
     await db_call(pooled, journal)
     here: Site = await site()
     ended = [await here.call("slow__count", {"steps": 1, "pause": pause}) for pause in (0.01, 0.4)]
     ended.append(await here.call("slow__count", {"steps": 1, "pause": 0.2, "refuse": True}))
-    assert [outcome.state for outcome in ended] == [State.SUCCEEDED, State.SUCCEEDED, State.TOOL_ERROR]
+    assert [outcome.state for outcome in ended] == [
+        State.SUCCEEDED,
+        State.SUCCEEDED,
+        State.TOOL_ERROR,
+    ]
     entries = await db_call(books)
     assert entries == await db_call(by_the_record)
     assert entries[ended[1].invocation_id] >= 0.8, "it took 0.4 seconds at least"
@@ -85,7 +97,9 @@ async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(site: Make,
     assert left == pytest.approx(100 - sum(entries.values()), abs=1e-6)
 
 
-async def test_who_has_no_pool_asks_nobody(site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_no_pool_asks_nobody(
+    site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await db_call(add_server, "slow", tool("count"))
     here: Site = await site()
     for name in ("reserve", "settle"):
@@ -97,7 +111,9 @@ async def test_who_has_no_pool_asks_nobody(site: Make, journal: Any, monkeypatch
 async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal: Any) -> None:
     await db_call(lambda: pooled(journal, capacity=9.0, critical=1.0, resume=1.0))
     here: Site = await site()
-    outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.3}) for _ in range(4)))
+    outcomes = await asyncio.gather(
+        *(here.call("slow__count", {"steps": 1, "pause": 0.3}) for _ in range(4))
+    )
     refused = [outcome for outcome in outcomes if outcome.state == State.NOT_SENT]
     assert (len(refused), len(here.sent())) == (2, 2)
     assert {outcome.error_code for outcome in refused} == {"INSUFFICIENT_ENERGY"}
@@ -111,7 +127,9 @@ async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal:
 async def test_a_call_waits_for_energy_where_that_is_wished_and_is_told_for_how_long_where_not(
     site: Make, journal: Any
 ) -> None:
-    await db_call(lambda: pooled(journal, regeneration=8.0, on_empty="wait", capacity=10.0, resume=10.0))
+    await db_call(
+        lambda: pooled(journal, regeneration=8.0, on_empty="wait", capacity=10.0, resume=10.0)
+    )
     await db_call(drain, 8.0)
     here: Site = await site()
     assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
@@ -150,7 +168,11 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_charged_i
     with monkeypatch.context() as patch:
         patch.setattr(reservations, "reserve", fails)
         outcome = await here.call("slow__count", {"steps": 1})
-    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (State.NOT_SENT, "NOT_RECORDED", False)
+    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (
+        State.NOT_SENT,
+        "NOT_RECORDED",
+        False,
+    )
     assert here.sent() == []
     with monkeypatch.context() as patch:
         patch.setattr(reservations, "settle", fails)
@@ -161,7 +183,9 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_charged_i
 
 
 @pytest.mark.fault
-async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing_else(site: Make, journal: Any) -> None:
+async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing_else(
+    site: Make, journal: Any
+) -> None:
     await db_call(lambda: pooled(journal, on_empty="wait", max_wait=45.0))
     here: Site = await site()
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
@@ -184,10 +208,13 @@ async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing
 async def test_time_in_which_a_call_waits_for_energy_costs_nothing(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await db_call(lambda: pooled(journal, on_empty="wait", capacity=10.0, resume=10.0, max_wait=45.0))
+    await db_call(
+        lambda: pooled(journal, on_empty="wait", capacity=10.0, resume=10.0, max_wait=45.0)
+    )
     here: Site = await site()
     await db_call(drain, 0.1)  # enough in forty seconds, unless somebody gives more
-    asked, real = [], reservations.reserve
+    asked = []
+    real = reservations.reserve
 
     def reserve(**facts: Any) -> Any:
         asked.append(facts["call_id"])
@@ -199,26 +226,42 @@ async def test_time_in_which_a_call_waits_for_energy_costs_nothing(
     began = time.monotonic()
     await asyncio.sleep(0.6)
     waited = time.monotonic() - began
-    await db_call(lambda: pools.grant(pool_id=EnergyPool.objects.get().pk, amount=10.0, actor="test"))
+    await db_call(
+        lambda: pools.grant(pool_id=EnergyPool.objects.get().pk, amount=10.0, actor="test")
+    )
     ended = await calling
     assert ended.state == State.SUCCEEDED
     (charged,) = (await db_call(books)).values()
-    assert charged < 2 * (ended.duration_ms / 1000 - waited), "two units for each second, but of work alone"
+    assert charged < 2 * (ended.duration_ms / 1000 - waited), (
+        "two units for each second, but of work alone"
+    )
 
 
 @pytest.mark.both_databases
-async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(site: Make, journal: Any) -> None:
+async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(
+    site: Make, journal: Any
+) -> None:
     """Together they are estimated at more than the pool ever holds; each alone is not."""
-    await db_call(lambda: pooled(journal, on_empty="wait", capacity=5.0, critical=1.0, resume=1.0, per_second=0.1))
+    await db_call(
+        lambda: pooled(
+            journal, on_empty="wait", capacity=5.0, critical=1.0, resume=1.0, per_second=0.1
+        )
+    )
     here: Site = await site()
-    ended = await asyncio.gather(*(here.call("slow__count", {"steps": 1, "pause": 0.1}) for _ in range(3)))
-    assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [outcome.message for outcome in ended]
+    ended = await asyncio.gather(
+        *(here.call("slow__count", {"steps": 1, "pause": 0.1}) for _ in range(3))
+    )
+    assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [
+        outcome.message for outcome in ended
+    ]
 
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 @pytest.mark.fault
-@pytest.mark.parametrize("error", [InterfaceError("hunter2"), Busy("Full."), RuntimeError("hunter2")])
+@pytest.mark.parametrize(
+    "error", [InterfaceError("hunter2"), Busy("Full."), RuntimeError("hunter2")]
+)
 async def test_whatever_fails_around_a_call_it_is_told_as_it_is_recorded(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -239,11 +282,15 @@ async def test_whatever_fails_around_a_call_it_is_told_as_it_is_recorded(
     assert await db_call(reservations.settle_due) == 1
 
 
-async def test_where_the_endpoint_wants_it_each_result_says_what_the_books_say(site: Make, journal: Any) -> None:
+async def test_where_the_endpoint_wants_it_each_result_says_what_the_books_say(
+    site: Make, journal: Any
+) -> None:
     await db_call(pooled, journal)
     await db_call(Endpoint.objects.update, tell_energy=True)
     here: Site = await site()
-    ended = [await here.call("slow__count", {"steps": 1, "refuse": refuse}) for refuse in (False, True)]
+    ended = [
+        await here.call("slow__count", {"steps": 1, "refuse": refuse}) for refuse in (False, True)
+    ]
     entries = await db_call(lambda: list(EnergyEntry.objects.filter(kind="call").order_by("id")))
     told = [(each.invocation_id, each.energy.amount, each.energy.level) for each in ended]
     assert told == [(entry.reference, entry.amount, entry.after) for entry in entries]
@@ -279,7 +326,8 @@ async def test_what_calls_of_a_pool_want_at_the_same_time_is_one_commit_and_one_
     here: Site = await site()
     await here.call("slow__count", {"steps": 1})
     commits: list[int] = []
-    together, reserve = reservations.together, reservations.reserve
+    together = reservations.together
+    reserve = reservations.reserve
     broken: list[str] = []
 
     def counted(acts: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Following a server's task in one process: whose entry it is, and how often a server that is gone is asked."""
+"""Following a server's task in one process: whose entry it is, and how often a server that is gone
+is asked."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from mcpregistry.services.tasks import remote_tasks
 from mcpregistry.services.tasks.remote_tasks import Followed, Wish
 
 OURS = Followed(
-    task_id="t", call_id="c", fence=0, server_id=1, downstream_id="theirs", poll_ms=500, deadline=None, remote=True
+    task_id="t",
+    call_id="c",
+    fence=0,
+    server_id=1,
+    downstream_id="theirs",
+    poll_ms=500,
+    deadline=None,
+    remote=True,
 )
 
 
@@ -33,7 +41,8 @@ class Pool:
 
 
 class Wishes:
-    """What the host says: nothing at first, then that it wants the task no more. Notes how long was waited for it."""
+    """What the host says: nothing at first, then that it wants the task no more. Notes how long was
+    waited for it."""
 
     def __init__(self, looks: int) -> None:
         self.seen: list[tuple[bool, float]] = []
@@ -52,21 +61,28 @@ async def test_a_wish_that_a_dead_server_does_not_take_makes_nobody_ask_it_more_
     follower = adoption._Follower(pool, wishes, OURS, AS_TASK)  # type: ignore[arg-type]
     await asyncio.wait({follower.work})
     # Woken for the wish once, when it is new; from then on only time counts.
-    assert wishes.seen == [(False, 0.5), *((True, pause) for pause in (1.0, 2.0, 4.0, 8.0, 15.0, 15.0))]
+    assert wishes.seen == [
+        (False, 0.5),
+        *((True, pause) for pause in (1.0, 2.0, 4.0, 8.0, 15.0, 15.0)),
+    ]
 
 
-async def test_whoever_takes_a_task_over_from_itself_goes_on_renewing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a stall the lease was anybody's, and we were the first to come: the follower of before must not take the
-    entry of the one that follows now along."""
+async def test_whoever_takes_a_task_over_from_itself_goes_on_renewing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a stall the lease was anybody's, and we were the first to come: the follower of before
+    must not take the entry of the one that follows now along."""
     renewed: list[Followed] = []
 
     def keep(followed: list[Followed]) -> set[str]:
         renewed.extend(followed)
         return set()
 
-    keep.__module__, keep.__qualname__ = remote_tasks.keep.__module__, "keep"
+    keep.__module__ = remote_tasks.keep.__module__
+    keep.__qualname__ = "keep"
     monkeypatch.setattr(remote_tasks, "keep", keep)
-    pool, feed = Pool(), SimpleNamespace(hear=lambda *_: lambda: None)
+    pool = Pool()
+    feed = SimpleNamespace(hear=lambda *_: lambda: None)
     adopted = adoption.Adoption(pool, feed)  # type: ignore[arg-type]
     adopted._follow(OURS, AS_TASK)
     before = adopted._followers["t"].work

@@ -1,4 +1,5 @@
-"""The live rules decide about real calls, and a change of them counts; a condition without an answer raises an alarm."""
+"""The live rules decide about real calls, and a change of them counts; a condition without an
+answer raises an alarm."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ async def test_a_rule_made_while_running_decides(site: Any, journal: Any):
     assert add.slug == "echo"
     here: Site = await site()
     assert (await here.call("echo__echo", {"amount": 1})).state == "succeeded"
-    await db_call(save, name="No big ones", outcome="deny", condition="has(args.amount) && args.amount > 100")
+    await db_call(
+        save, name="No big ones", outcome="deny", condition="has(args.amount) && args.amount > 100"
+    )
     await counts(here, 1)
     denied = await here.call("echo__echo", {"amount": 101})
     assert (denied.state, denied.error_code) == ("denied", "DENIED")
@@ -44,7 +47,11 @@ async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any
         assert entry is not None
 
         question = Question(
-            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {"secret": "hunter2"}
+            catalogue.agent,
+            catalogue.endpoint,
+            entry.offer.server,
+            entry.offer.tool,
+            {"secret": "hunter2"},
         )
         decision = here.engine.pipeline.policy(question)
         assert decision.outcome == "ask"

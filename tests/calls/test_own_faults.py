@@ -1,4 +1,5 @@
-"""Something of the product's own fails around a held call: what its caller is told agrees with its record."""
+"""Something of the product's own fails around a held call: what its caller is told agrees with its
+record."""
 
 from __future__ import annotations
 
@@ -31,9 +32,12 @@ Make = Callable[..., Any]
 pytestmark = pytest.mark.fault
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception, *, times: int = 1_000) -> None:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception, *, times: int = 1_000
+) -> None:
     """The function raises as often, then works again."""
-    real, left = getattr(owner, name), [times]
+    real = getattr(owner, name)
+    left = [times]
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if left[0] > 0:
@@ -49,13 +53,19 @@ async def recorded() -> tuple[str, str, list[str]]:
 
     def read() -> tuple[str, str, list[str]]:
         call = Invocation.objects.get()
-        kinds = AuditEntry.objects.filter(subject=f"call:{call.pk}").order_by("id").values_list("kind", flat=True)
+        kinds = (
+            AuditEntry.objects.filter(subject=f"call:{call.pk}")
+            .order_by("id")
+            .values_list("kind", flat=True)
+        )
         return call.state, call.error_code, list(kinds)
 
     return await db_call(read)
 
 
-async def test_a_server_that_cannot_be_loaded_during_an_outage_is_no_defect(site: Make, echo: Server) -> None:
+async def test_a_server_that_cannot_be_loaded_during_an_outage_is_no_defect(
+    site: Make, echo: Server
+) -> None:
     here: Site = await site()
 
     async def dispatch(*_: Any, **__: Any) -> dict[str, Any]:
@@ -66,7 +76,7 @@ async def test_a_server_that_cannot_be_loaded_during_an_outage_is_no_defect(site
     assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "UNAVAILABLE")
 
 
-# -- after the call was sent ---------------------------------------------------------------------------
+# -- after the call was sent -----------------------------------------------------------------------
 
 
 async def test_a_call_that_succeeded_is_told_so_though_noting_that_fails(
@@ -98,7 +108,7 @@ async def test_what_fails_once_while_a_call_is_out_does_not_change_what_its_call
     assert ((await recorded())[0], len(here.sent())) == ("succeeded", 1)
 
 
-# -- before it was held --------------------------------------------------------------------------------
+# -- before it was held ----------------------------------------------------------------------------
 
 
 async def test_a_fault_while_asking_is_recorded_as_the_end_it_is(
@@ -129,10 +139,12 @@ async def test_a_joined_caller_whose_waiting_breaks_gives_its_seat_back(
 ):
     here: Site = await site()
     waiting = here.engine.pipeline.waiting
-    real, holding = waiting._hold, asyncio.Event()
+    real = waiting._hold
+    holding = asyncio.Event()
 
     async def hold(*args: Any) -> State:
-        """Waits for the first caller alone; its request shows in the database before it comes here."""
+        """Waits for the first caller alone; its request shows in the database before it comes
+        here."""
         if holding.is_set():
             raise RuntimeError("ours")
         holding.set()
@@ -192,7 +204,9 @@ async def test_the_seat_of_a_caller_who_waits_is_renewed(
     await db_call(ApprovalSeat.objects.update, lease_until=datetime.now(UTC), doubted=True)
 
     def renewed() -> bool:
-        return ApprovalSeat.objects.filter(lease_until__gt=database_now() + seats.LEASE / 2, doubted=False).exists()
+        return ApprovalSeat.objects.filter(
+            lease_until__gt=database_now() + seats.LEASE / 2, doubted=False
+        ).exists()
 
     await until(lambda: db_call(renewed))
     await vote(bob)
@@ -200,14 +214,16 @@ async def test_the_seat_of_a_caller_who_waits_is_renewed(
     await seated(0)
 
 
-# -- permits -------------------------------------------------------------------------------------------
+# -- permits ---------------------------------------------------------------------------------------
 
 
 async def given(here: Site, bob: User) -> None:
     """A permit for one use, of which this engine has heard."""
     first = calling(here, {"n": 1, "note": "ask"})
     await held()
-    await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1}))
+    await vote(
+        bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1})
+    )
     assert (await first).state == State.SUCCEEDED
     await until(lambda: here.engine.live.current.permits)
 
@@ -237,7 +253,9 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
 ):
     here: Site = await site()
     await given(here, bob)
-    real, entered, go = permits.use, threading.Event(), threading.Event()
+    real = permits.use
+    entered = threading.Event()
+    go = threading.Event()
 
     def slow(**kwargs: Any) -> Any:
         entered.set()

@@ -1,4 +1,5 @@
-"""How long a call is held for whom: what is set for agent and endpoint, and what a host has shown that it bears."""
+"""How long a call is held for whom: what is set for agent and endpoint, and what a host has shown
+that it bears."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ STRANGER = Host(name="stranger", transport="http")
 
 
 def a_call(
-    host: Host = STRANGER, *, agent: AgentSpec = AGENT, endpoint: EndpointSpec = ENDPOINT, started: float = 0
+    host: Host = STRANGER,
+    *,
+    agent: AgentSpec = AGENT,
+    endpoint: EndpointSpec = ENDPOINT,
+    started: float = 0,
 ) -> Call:
     request = CallRequest(Catalogue(endpoint, agent, {}, None), "x", {}, "http", host=host)
     return Call("0", request, stages.NO_ENTRY, "", "", stages.UNDECIDED, datetime.now(UTC), started)
@@ -60,7 +65,9 @@ def test_a_stranger_that_left_is_answered_sooner_from_then_on() -> None:
     patient.left(a_call(started=90), now=95)
     assert patient.bears(a_call(started=99), WaitStep.HOLD) == 4
     assert patient.bears(a_call(started=99, agent=replace(AGENT, slug="bob")), WaitStep.HOLD) == 50
-    assert patient.bears(a_call(started=99, host=replace(STRANGER, name="other")), WaitStep.HOLD) == 50
+    assert (
+        patient.bears(a_call(started=99, host=replace(STRANGER, name="other")), WaitStep.HOLD) == 50
+    )
     assert patient.bears(a_call(started=96 + FORGOTTEN), WaitStep.HOLD) == 50
 
 
@@ -141,4 +148,6 @@ async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     assert outcome.state is State.PENDING
     assert outcome.ticket is not None
     await here.engine.approvals.cancel(outcome.ticket, "enough")
-    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.CANCELLED).count() == 2))
+    await until(
+        lambda: db_call(lambda: Invocation.objects.filter(state=State.CANCELLED).count() == 2)
+    )

@@ -1,4 +1,5 @@
-"""Connections between processes are kept for the next call, and a connection that was closed in the meantime repeats nothing."""
+"""Connections between processes are kept for the next call, and a connection that was closed in the
+meantime repeats nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def count_connections(process: Process) -> int:
     return len(process.placement._server._exchanges)
 
 
-async def test_calls_one_after_the_other_use_one_connection(processes: Start, server: Server) -> None:
+async def test_calls_one_after_the_other_use_one_connection(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("crash"))
     pids = [text_of(await each.call(server, "pid")) for each in (first, second, second, second)]
     assert len(set(pids)) == 1
@@ -65,7 +68,9 @@ async def test_process_closes_connections_of_a_machine_that_says_nothing_more(
     await until(lambda: count_connections(first) == 0 and not second.placement.connections._idle)
 
 
-async def test_death_of_a_process_closes_the_connections_to_it(processes: Start, server: Server) -> None:
+async def test_death_of_a_process_closes_the_connections_to_it(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("crash"))
     await first.call(server, "pid")
     await second.call(server, "pid")
@@ -75,7 +80,8 @@ async def test_death_of_a_process_closes_the_connections_to_it(processes: Start,
 
 
 class Peer:
-    """An owner that follows a script: one part for each call that it is offered, on whichever connection."""
+    """An owner that follows a script: one part for each call that it is offered, on whichever
+    connection."""
 
     def __init__(self, folder: Path, *script: Part) -> None:
         self.address = str(folder / "peer.sock")
@@ -141,9 +147,25 @@ async def _still() -> bool:
 
 def _call() -> RelayedCall:
     return RelayedCall(
-        "web@box:1", 1, "pid", "{}", "ann/http:1", "", "tool", pack_host(NOTHING, "", ""), None, None, None, False, None,
-        None, None, None, False, False,
-    )  # fmt: skip
+        "web@box:1",
+        1,
+        "pid",
+        "{}",
+        "ann/http:1",
+        "",
+        "tool",
+        pack_host(NOTHING, "", ""),
+        None,
+        None,
+        None,
+        False,
+        None,
+        None,
+        None,
+        None,
+        False,
+        False,
+    )
 
 
 async def test_call_uses_a_new_connection_if_the_kept_one_was_closed(scripted: Any) -> None:
@@ -164,7 +186,8 @@ async def test_call_that_has_begun_on_a_kept_connection_is_not_sent_again(script
 
 @pytest.mark.attack
 async def test_progress_for_a_process_that_hangs_is_left_out(tmp_path: Path) -> None:
-    has_reported, may_end = asyncio.Event(), asyncio.Event()
+    has_reported = asyncio.Event()
+    may_end = asyncio.Event()
 
     async def perform(call: RelayedCall, _: Any, callbacks: Any) -> dict[str, Any]:
         for number in range(2_000):
@@ -207,11 +230,13 @@ async def test_owner_that_closes_a_new_connection_counts_as_gone(scripted: Any) 
 
 
 async def test_caller_cancelled_while_it_takes_a_kept_connection_closes_it(tmp_path: Path) -> None:
-    peer, kept = Peer(tmp_path, answer, answer), PeerConnections()
+    peer = Peer(tmp_path, answer, answer)
+    kept = PeerConnections()
     listening = (await listen(tmp_path / "peer.sock", peer.accept))[0]
     await Relay(_call(), NOTHING, {}, _still).run(peer.address, kept)
     (connection,) = kept._idle
-    watching, may_end = kept._idle[connection], asyncio.Event()
+    watching = kept._idle[connection]
+    may_end = asyncio.Event()
     watching.cancel()
     await asyncio.wait({watching})
 

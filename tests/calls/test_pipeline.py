@@ -1,4 +1,5 @@
-"""One call through a real engine to a real fake server: its answer, its record, its audit, what was sent."""
+"""One call through a real engine to a real fake server: its answer, its record, its audit, what was
+sent."""
 
 from __future__ import annotations
 
@@ -60,7 +61,11 @@ async def recorded(outcome: CallOutcome | None = None) -> tuple[Invocation, list
     """The only call's row and audit entries; the row says what the caller was told."""
     row = await db_call(only_call)
     if outcome is not None:
-        assert (row.id, row.state, row.error_code) == (outcome.invocation_id, outcome.state, outcome.error_code)
+        assert (row.id, row.state, row.error_code) == (
+            outcome.invocation_id,
+            outcome.state,
+            outcome.error_code,
+        )
     return row, await db_call(told, row.id)
 
 
@@ -70,12 +75,16 @@ async def ended() -> tuple[Invocation, list[str]]:
     return await recorded()
 
 
-# -- answers -----------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
-async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(site: Make, echo: Server):
+async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(
+    site: Make, echo: Server
+):
     here: Site = await site()
-    outcome = await here.call("echo__echo", {"b": 1, "a": "é"}, meta={"vendor/x": 1}, host_name="h", request_id="7")
+    outcome = await here.call(
+        "echo__echo", {"b": 1, "a": "é"}, meta={"vendor/x": 1}, host_name="h", request_id="7"
+    )
     assert outcome.state == State.SUCCEEDED
     assert outcome.result is not None
     assert outcome.result["structuredContent"]["arguments"] == {"a": "é", "b": 1}
@@ -83,7 +92,12 @@ async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(site
     row, kinds = await recorded(outcome)
     assert kinds == ["call.dispatched", "call.succeeded"]
     assert row.arguments == '{"a":"é","b":1}'
-    assert (row.agent_slug, row.endpoint_slug, row.server_slug, row.tool_name) == ("ann", "default", "echo", "echo")
+    assert (row.agent_slug, row.endpoint_slug, row.server_slug, row.tool_name) == (
+        "ann",
+        "default",
+        "echo",
+        "echo",
+    )
     assert (row.host_name, row.request_id, row.origin, row.outcome) == ("h", "7", "http", "allow")
     assert row.received_at <= row.dispatched_at <= row.finished_at
     assert row.lease_until is None
@@ -119,16 +133,24 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("result", [[1, 2], None, "text"])
-async def test_an_answer_that_is_no_object_is_unknown_never_success(site: Make, live_db: None, result: Any):
+async def test_an_answer_that_is_no_object_is_unknown_never_success(
+    site: Make, live_db: None, result: Any
+):
     await db_call(add_server, "hostile", tool("shapeless"))
     here = await site()
     outcome = await here.call("hostile__shapeless", {"result": result})
-    assert (outcome.state, outcome.error_code, outcome.result) == (State.UNKNOWN, "PROTOCOL_ERROR", None)
+    assert (outcome.state, outcome.error_code, outcome.result) == (
+        State.UNKNOWN,
+        "PROTOCOL_ERROR",
+        None,
+    )
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.unknown"]
 
 
 @pytest.mark.one_database
-@pytest.mark.parametrize(("sent", "remedy"), [(True, LOOK_FIRST), (False, f"{TRY_AGAIN_SOON} {NOT_SENT}")])
+@pytest.mark.parametrize(
+    ("sent", "remedy"), [(True, LOOK_FIRST), (False, f"{TRY_AGAIN_SOON} {NOT_SENT}")]
+)
 async def test_database_outage_during_a_call_asks_for_a_repetition_only_if_nothing_was_sent(
     site: Make, echo: Server, sent: bool, remedy: str
 ):
@@ -144,7 +166,7 @@ async def test_database_outage_during_a_call_asks_for_a_repetition_only_if_nothi
     assert (outcome.error_code, outcome.remedy) == ("UNAVAILABLE", remedy)
 
 
-# -- refusals ----------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 async def refused(here: Site, name: str, arguments: dict[str, Any], code: str) -> CallOutcome:
@@ -164,10 +186,15 @@ async def test_absent_and_ungranted_tools_look_the_same(site: Make, echo: Server
 
     await db_call(other)
     here = await site()
-    absent, ungranted = await here.call("echo__absent"), await here.call("secret__echo")
+    absent = await here.call("echo__absent")
+    ungranted = await here.call("secret__echo")
     assert absent.error_code == ungranted.error_code == "NOT_FOUND"
-    assert absent.message.replace("echo__absent", "X") == ungranted.message.replace("secret__echo", "X")
-    assert await db_call(lambda: set(Invocation.objects.values_list("state", "server_slug"))) == {("denied", "")}
+    assert absent.message.replace("echo__absent", "X") == ungranted.message.replace(
+        "secret__echo", "X"
+    )
+    assert await db_call(lambda: set(Invocation.objects.values_list("state", "server_slug"))) == {
+        ("denied", "")
+    }
     assert here.sent() == []
 
 
@@ -184,7 +211,11 @@ async def test_a_name_must_be_exact(site: Make, echo: Server, name: str):
 async def test_arguments_beside_the_pins_are_denied_and_those_within_run(site: Make, echo: Server):
     def pin() -> None:
         Grant.objects.all().delete()
-        grant = Grant(agent=Agent.objects.get(), tool=Tool.objects.get(name="echo"), argument_pins={"repo": "docs"})
+        grant = Grant(
+            agent=Agent.objects.get(),
+            tool=Tool.objects.get(name="echo"),
+            argument_pins={"repo": "docs"},
+        )
         grants.save_grant(grant=grant, actor=ACTOR)
 
     await db_call(pin)
@@ -194,7 +225,9 @@ async def test_arguments_beside_the_pins_are_denied_and_those_within_run(site: M
     assert (await here.call("echo__pid", {})).error_code == "NOT_FOUND"
 
 
-async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(site: Make, echo: Server):
+async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(
+    site: Make, echo: Server
+):
     here: Site = await site()
     catalogue = here.engine.catalogue("default", "ann")
     past = tuple(replace(grant, expires_at=1.0) for grant in catalogue.agent.grants)
@@ -206,7 +239,9 @@ async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(sit
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("arguments", [{}, {"n": "1"}, {"n": 1, "m": 2}, {"n": 1.5}, {"n": None}])
-async def test_arguments_that_do_not_fit_the_schema_are_refused(site: Make, echo: Server, arguments: dict[str, Any]):
+async def test_arguments_that_do_not_fit_the_schema_are_refused(
+    site: Make, echo: Server, arguments: dict[str, Any]
+):
     outcome = await refused(await site(), "echo__strict", arguments, "ARGUMENTS_INVALID")
     assert outcome.remedy
 
@@ -225,7 +260,9 @@ def nested(depth: int) -> Any:
     [float("nan"), float("inf"), -float("inf"), nested(5000), 10**5000],
     ids=["nan", "inf", "-inf", "deep5000", "int5000"],
 )
-async def test_values_that_json_does_not_have_are_refused_and_still_recorded(site: Make, echo: Server, value: Any):
+async def test_values_that_json_does_not_have_are_refused_and_still_recorded(
+    site: Make, echo: Server, value: Any
+):
     await refused(await site(), "echo__echo", {"v": value}, "ARGUMENTS_INVALID")
 
 
@@ -233,7 +270,19 @@ async def test_values_that_json_does_not_have_are_refused_and_still_recorded(sit
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "value",
-    ["a\x00b", 10**400, -(10**30), 1e308, 5e-324, "\u202e", "", "\u2028", {"\x00": {"": None}}, nested(60), "ü" * 9000],
+    [
+        "a\x00b",
+        10**400,
+        -(10**30),
+        1e308,
+        5e-324,
+        "\u202e",
+        "",
+        "\u2028",
+        {"\x00": {"": None}},
+        nested(60),
+        "ü" * 9000,
+    ],
     ids=lambda value: type(value).__name__,
 )
 async def test_odd_but_honest_values_pass_exactly(site: Make, echo: Server, value: Any):
@@ -258,7 +307,9 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.attack
-@pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int", "bottomless", "deep"])
+@pytest.mark.parametrize(
+    "kind", ["nan", "infinity", "overflow", "absurd_int", "bottomless", "deep"]
+)
 async def test_an_answer_that_cannot_be_read_is_unknown(site: Make, live_db: None, kind: str):
     await db_call(add_server, "hostile", tool("poison"))
     here = await site()
@@ -289,7 +340,7 @@ async def test_an_odd_answer_is_recorded(site: Make, live_db: None, kind: str):
     assert row.result_bytes == len(row.result) > 10
 
 
-# -- policy ------------------------------------------------------------------------------------------
+# -- policy ----------------------------------------------------------------------------------------
 
 
 def policy(outcome: Any) -> Callable[[Any], Decision]:
@@ -328,7 +379,9 @@ async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
 
     monkeypatch.setattr("mcpregistry.calls.stages.check_call", broken)
     log = LogCapture()
-    monkeypatch.setattr(pipeline, "log", structlog.wrap_logger(None, processors=[format_exc_info, log]))
+    monkeypatch.setattr(
+        pipeline, "log", structlog.wrap_logger(None, processors=[format_exc_info, log])
+    )
     outcome = await refused(await site(), "echo__echo", {}, "DENIED")
     assert "hunter2" not in outcome.message + outcome.remedy
     (entry,) = [each for each in log.entries if each["event"] == "call.crashed"]
@@ -336,7 +389,7 @@ async def test_a_fault_of_our_own_refuses_the_call_and_tells_no_secret(
     assert entry["exception"].endswith("ZeroDivisionError: hunter2")
 
 
-# -- budgets and limits ------------------------------------------------------------------------------
+# -- budgets and limits ----------------------------------------------------------------------------
 
 
 @pytest.mark.one_database
@@ -358,7 +411,9 @@ async def test_a_flood_of_refusals_fills_no_disk_and_is_counted(site: Make, echo
     assert [outcome.error_code for outcome in outcomes] == ["NOT_FOUND"] * 2 + ["RATE_LIMITED"] * 98
     ids = await db_call(lambda: set(Invocation.objects.values_list("pk", flat=True)))
     assert len(ids) == 3
-    assert {outcome.invocation_id for outcome in outcomes} == ids, "whoever was refused finds a record of it"
+    assert {outcome.invocation_id for outcome in outcomes} == ids, (
+        "whoever was refused finds a record of it"
+    )
     here.engine.pipeline.close()
     await until(lambda: db_call(Invocation.objects.exclude(pk__in=ids).exists))
     last = await db_call(lambda: Invocation.objects.exclude(pk__in=ids).get())
@@ -388,7 +443,7 @@ async def test_a_timeout_after_sending_is_unknown(site: Make, live_db: None, jou
     limit = HANG_LIMIT / 40  # longer on a slow machine, which has to send the call within it
     server = await db_call(
         lambda: add_server("slow", tool("count"), request_timeout=limit, **journal_env(journal))
-    )  # fmt: skip
+    )
     here: Site = await site()
     await here.engine.pool.connect(server.pk)  # the time of a call is that of the start as well
     outcome = await here.call("slow__count", {"steps": 1000, "pause": 0.1})
@@ -438,7 +493,9 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
 
 
 @pytest.mark.one_database
-async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_repeated(site: Make, live_db: None):
+async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_repeated(
+    site: Make, live_db: None
+):
     def prepare() -> None:
         add_server("crash", tool("crash"))
         Tool.objects.filter(name="crash").update(read_only=True)
@@ -467,10 +524,12 @@ async def test_only_a_tool_marked_idempotent_is_ever_sent_again(
     assert [sent["name"] for sent in here.sent()].count("crash") == times
 
 
-# -- cancelling and stopping -------------------------------------------------------------------------
+# -- cancelling and stopping -----------------------------------------------------------------------
 
 
-async def test_a_caller_that_leaves_at_once_leaves_one_record_and_nothing_is_sent(site: Make, echo: Server):
+async def test_a_caller_that_leaves_at_once_leaves_one_record_and_nothing_is_sent(
+    site: Make, echo: Server
+):
     here: Site = await site()
     caller = asyncio.create_task(here.call("echo__echo"))
     await asyncio.sleep(0)  # the caller waits, the pipeline has not taken its first step
@@ -483,7 +542,9 @@ async def test_a_caller_that_leaves_at_once_leaves_one_record_and_nothing_is_sen
     assert here.sent() == []
 
 
-async def test_a_caller_that_leaves_after_sending_leaves_the_end_unknown(site: Make, live_db: None, journal: Path):
+async def test_a_caller_that_leaves_after_sending_leaves_the_end_unknown(
+    site: Make, live_db: None, journal: Path
+):
     await db_call(lambda: add_server("slow", tool("count"), **journal_env(journal)))
     here: Site = await site()
     caller = asyncio.create_task(here.call("slow__count", {"steps": 1000, "pause": 0.1}))
@@ -498,7 +559,8 @@ async def test_a_caller_that_leaves_after_sending_leaves_the_end_unknown(site: M
 
 @pytest.mark.fault
 async def test_whenever_callers_leave_each_call_ends_exactly_once(site: Make, echo: Server):
-    """Cancel after 0, 1, 2, … turns of the loop: at every stage of the pipeline, on the way in and out."""
+    """Cancel after 0, 1, 2, … turns of the loop: at every stage of the pipeline, on the way in and
+    out."""
     here: Site = await site()
     await here.call("echo__echo", {"warm": 1})
 
@@ -520,7 +582,9 @@ async def test_whenever_callers_leave_each_call_ends_exactly_once(site: Make, ec
     assert not never & {f'{{"turns":{turns}}}' for turns in sent}
 
 
-async def test_a_stopping_engine_refuses_new_calls_and_lets_running_ones_end(site: Make, live_db: None, journal: Path):
+async def test_a_stopping_engine_refuses_new_calls_and_lets_running_ones_end(
+    site: Make, live_db: None, journal: Path
+):
     await db_call(lambda: add_server("slow", tool("count"), **journal_env(journal)))
     here: Site = await site()
     running = asyncio.create_task(here.call("slow__count", {"steps": 10, "pause": 0.05}))
@@ -550,7 +614,7 @@ async def test_a_call_that_outlasts_the_drain_is_unknown_and_its_caller_hears_of
     assert (row.state, kinds) == ("unknown", ["call.dispatched", "call.unknown"])
 
 
-# -- evidence ----------------------------------------------------------------------------------------
+# -- evidence --------------------------------------------------------------------------------------
 
 
 @pytest.mark.one_database
@@ -581,7 +645,9 @@ async def test_no_secret_of_a_server_reaches_a_record(site: Make, live_db: None,
     await here.engine.stop()
 
     def everything() -> str:
-        return repr([*Invocation.objects.values(), *AuditEntry.objects.values(), *Server.objects.values()])
+        return repr(
+            [*Invocation.objects.values(), *AuditEntry.objects.values(), *Server.objects.values()]
+        )
 
     assert "canary-7e1f" not in await db_call(everything)
 
@@ -596,11 +662,12 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(
     here: Site = await site()
     assert here.engine.catalogue("default", "ann").entries
     now = time.time()
-    monkeypatch.setattr(engine, "time", SimpleNamespace(time=lambda: now + 3_600))  # and nothing has changed
+    # and nothing has changed
+    monkeypatch.setattr(engine, "time", SimpleNamespace(time=lambda: now + 3_600))
     assert not here.engine.catalogue("default", "ann").entries
 
 
-# -- the database fails -------------------------------------------------------------------------------
+# -- the database fails ----------------------------------------------------------------------------
 
 
 async def begun(site: Make) -> Site:
@@ -612,10 +679,13 @@ async def begun(site: Make) -> Site:
 
 
 class Outage:
-    """Commits fail while ``on``; ``after`` lets so many through first. ``written``: they say so after writing."""
+    """Commits fail while ``on``; ``after`` lets so many through first. ``written``: they say so
+    after writing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, written: bool = False) -> None:
-        self.on, self.after, self.tries = False, 0, 0
+        self.on = False
+        self.after = 0
+        self.tries = 0
         self._written = written
         self._real = ledger.BACKENDS[connection.vendor]
         monkeypatch.setitem(ledger.BACKENDS, connection.vendor, self._commit)
@@ -639,7 +709,9 @@ async def test_what_cannot_be_recorded_is_not_sent_and_when_it_can_it_is(
     await here.call("echo__echo", {"n": 1})
     outage.on = True
     outcomes = await asyncio.gather(*(here.call("echo__echo", {"n": n}) for n in range(10, 30)))
-    assert {(outcome.state, outcome.error_code) for outcome in outcomes} == {(State.NOT_SENT, "NOT_RECORDED")}
+    assert {(outcome.state, outcome.error_code) for outcome in outcomes} == {
+        (State.NOT_SENT, "NOT_RECORDED")
+    }
     refusal = await here.call("echo__absent")
     assert (refusal.state, refusal.error_code) == (State.DENIED, "NOT_RECORDED")
     assert not any("hunter2" in outcome.message for outcome in outcomes)
@@ -649,14 +721,18 @@ async def test_what_cannot_be_recorded_is_not_sent_and_when_it_can_it_is(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("written", [False, True], ids=["nothing was written", "it was written after all"])
+@pytest.mark.parametrize(
+    "written", [False, True], ids=["nothing was written", "it was written after all"]
+)
 async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_once_as_soon_as_it_can_be(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch, written: bool
 ):
     here: Site = await site()
     await here.call("echo__echo", {"n": 1})
     outage = Outage(monkeypatch, written=written)
-    outage.on, outage.after = True, 1  # the intent passes, the end does not
+    # the intent passes, the end does not
+    outage.on = True
+    outage.after = 1
     outcome = await here.call("echo__echo", {"n": 2})
     assert (outcome.state, bool(outcome.result), outcome.late) == (State.SUCCEEDED, True, True)
     assert tool_result(outcome, legacy=False)["_meta"][RECORD_KEY] == RECORD_LATE
@@ -682,7 +758,8 @@ async def test_an_end_that_is_late_when_the_process_ends_is_tried_for_a_while(
     monkeypatch.setattr(recorder, "FLUSH_SECONDS", HANG_LIMIT)
     here = await begun(site)
     outage = Outage(monkeypatch)
-    outage.on, outage.after = True, 1
+    outage.on = True
+    outage.after = 1
     outcome = await here.call("echo__echo", {"n": 2})
     assert outcome.late
     closing = asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close)
@@ -700,9 +777,12 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
     monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.3)
     here = await begun(site)
     outage = Outage(monkeypatch)
-    outage.on, outage.after = True, 1
+    outage.on = True
+    outage.after = 1
     assert (await here.call("echo__echo", {"n": 2})).late
-    await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close), HANG_LIMIT)
+    await asyncio.wait_for(
+        asyncio.get_running_loop().run_in_executor(None, here.engine.recorder.close), HANG_LIMIT
+    )
     outage.on = False
     row, _ = await recorded()
     assert row.state == "dispatched"
@@ -712,13 +792,15 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
     assert row.reason == f"No outcome of this call was recorded in time. {LOOK_FIRST}"
 
 
-# -- changes under way ---------------------------------------------------------------------------------
+# -- changes under way -----------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.fault
 @pytest.mark.parametrize("how", ["disable", "withdraw", "reject", "switch off", "disable agent"])
-async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(site: Make, echo: Server, how: str):
+async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(
+    site: Make, echo: Server, how: str
+):
     here: Site = await site()
     stop = asyncio.Event()
     sent_at: list[tuple[float, str]] = []
@@ -736,7 +818,8 @@ async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(
     await here.until_sent(5)
     await db_call(_withdraw, how)
     revision = await db_call(lambda: Configuration.objects.get().revision)
-    await until(lambda: here.engine.live.current.revision >= revision)  # how soon: test_live_configuration
+    # how soon: test_live_configuration
+    await until(lambda: here.engine.live.current.revision >= revision)
     heard = time.monotonic()
     await until(lambda: sum(at > heard for at, _ in sent_at) >= 9)
     stop.set()

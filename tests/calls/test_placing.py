@@ -47,14 +47,18 @@ async def test_processes_share_a_sessions_connection_and_others_have_their_own(
     assert len({*pids, other, *shared}) == 4
 
 
-async def test_of_calls_at_the_same_time_one_process_becomes_the_owner(processes: Start, server: Server) -> None:
+async def test_of_calls_at_the_same_time_one_process_becomes_the_owner(
+    processes: Start, server: Server
+) -> None:
     all_of_them = await processes(stdio_target("crash"), 3)
     found = await asyncio.gather(*(each.call(server, "pid") for each in [*all_of_them] * 3))
     assert len({text_of(each) for each in found}) == 1
     assert await db_call(SessionOwner.objects.count) == 1
 
 
-async def test_a_dead_owner_is_replaced_at_once_and_the_caller_is_told(processes: Start, server: Server) -> None:
+async def test_a_dead_owner_is_replaced_at_once_and_the_caller_is_told(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("crash"))
     before = await first.call(server, "pid")
     assert text_of(await second.call(server, "pid")) == text_of(before)
@@ -110,7 +114,9 @@ async def test_a_server_that_died_between_calls_is_replaced_and_the_caller_is_to
     assert (await caller.call(server, "pid"))["content"] == after["content"][1:]
 
 
-async def test_the_word_about_new_state_reaches_the_process_that_calls_first(processes: Start, server: Server) -> None:
+async def test_the_word_about_new_state_reaches_the_process_that_calls_first(
+    processes: Start, server: Server
+) -> None:
     first, second, third = await processes(stdio_target("slow"), 3)
     await first.call(server, "count")
     await first.die()
@@ -121,7 +127,9 @@ async def test_the_word_about_new_state_reaches_the_process_that_calls_first(pro
     assert after[0]["content"][0]["text"] == STATE_IS_NEW
 
 
-async def test_an_owner_that_dies_during_a_call_leaves_its_outcome_unknown(processes: Start, server: Server) -> None:
+async def test_an_owner_that_dies_during_a_call_leaves_its_outcome_unknown(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("slow"))
     await first.call(server, "count")
     sent = asyncio.Event()
@@ -134,11 +142,15 @@ async def test_an_owner_that_dies_during_a_call_leaves_its_outcome_unknown(proce
     assert text_of(await second.call(server, "count"))
 
 
-async def test_an_owner_whose_lease_has_run_out_is_replaced(processes: Start, server: Server) -> None:
+async def test_an_owner_whose_lease_has_run_out_is_replaced(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("crash"))
     before = await first.call(server, "pid")
     first.placement._renewed -= 60
-    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    await db_call(
+        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+    )
     after = await second.call(server, "pid")
     back = await first.call(server, "pid")
     assert text_of(before) != text_of(after) == text_of(back)
@@ -152,7 +164,9 @@ async def test_former_owner_closes_its_connection_when_it_renews_its_leases_agai
     await first.call(server, "pid")
     await first.call(server, "pid", session="ann/http:2")
     await db_call(
-        lambda: SessionOwner.objects.filter(session=SESSION).update(lease_until=database_now() - timedelta(seconds=1))
+        lambda: SessionOwner.objects.filter(session=SESSION).update(
+            lease_until=database_now() - timedelta(seconds=1)
+        )
     )
     await second.call(server, "pid")
     first.placement._renewed -= 60
@@ -187,10 +201,14 @@ async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the
     sessions = [SESSION, "ann/http:2", "ann/http:3"]
     for session in sessions:
         await first.call(server, "pid", session=session)
-    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    await db_call(
+        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+    )
     for session in sessions:
         await second.call(server, "pid", session=session)
-    is_owner, asked, is_down = placement.is_owner, list[str](), True
+    is_owner = placement.is_owner
+    asked = list[str]()
+    is_down = True
 
     def fail_for_the_second(place: Any, process: str) -> bool:
         asked.append(place.session)
@@ -203,9 +221,14 @@ async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the
     first.placement._renewed -= 60
     first.placement._renewing.cancel()
     first.placement._renewing = asyncio.create_task(first.placement._renew())
-    await until(lambda: not any(first.pool.sessions.holds(server.pk, each) for each in (SESSION, "ann/http:3")))
+    await until(
+        lambda: (
+            not any(first.pool.sessions.holds(server.pk, each) for each in (SESSION, "ann/http:3"))
+        )
+    )
     await until(lambda: asked.count("ann/http:2") > 1)
-    assert not first.placement._holds((server.pk, "ann/http:2"))  # no call is made on it until it is known to be ours
+    # no call is made on it until it is known to be ours
+    assert not first.placement._holds((server.pk, "ann/http:2"))
     is_down = False
     await until(lambda: not first.pool.sessions.holds(server.pk, "ann/http:2"))
 
@@ -222,7 +245,9 @@ async def test_end_of_a_session_closes_its_connection_in_the_process_that_has_it
     assert first.pool.sessions.holds(server.pk, "ann/http:2")
 
 
-async def test_a_connection_that_is_closed_is_owned_by_nobody(processes: Start, server: Server) -> None:
+async def test_a_connection_that_is_closed_is_owned_by_nobody(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("crash"))
     await first.call(server, "pid")
     await first.pool.sessions.close(server.pk, SESSION)
@@ -236,7 +261,9 @@ async def test_a_connection_that_is_being_given_up_takes_no_call(
 ) -> None:
     first, second = await processes(stdio_target("slow"))
     await first.call(server, "count")
-    releasing, asked, go = asyncio.Event(), list[bool](), asyncio.Event()
+    releasing = asyncio.Event()
+    asked = list[bool]()
+    go = asyncio.Event()
     handlers = first.placement._server.handlers
 
     async def slowly(function: Any, *args: Any, **options: Any) -> Any:
@@ -268,7 +295,9 @@ async def test_a_connection_is_not_given_up_while_a_call_is_about_to_use_it(
 ) -> None:
     first, second = await processes(stdio_target("slow"))
     await first.call(server, "count")
-    call, waiting, go = first.pool.call, asyncio.Event(), asyncio.Event()
+    call = first.pool.call
+    waiting = asyncio.Event()
+    go = asyncio.Event()
 
     async def slowly(*args: Any, **options: Any) -> Any:
         waiting.set()
@@ -305,7 +334,9 @@ async def test_errors_of_servers_pass_as_they_are(processes: Start, server: Serv
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_questions_reach_the_host_of_the_call(processes: Start, server: Server, answers: bool) -> None:
+async def test_questions_reach_the_host_of_the_call(
+    processes: Start, server: Server, answers: bool
+) -> None:
     asked: list[tuple[str, Any]] = []
 
     async def person(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,7 +357,9 @@ async def test_questions_reach_the_host_of_the_call(processes: Start, server: Se
     assert ("accept" in text_of(result)) is answers
 
 
-async def test_progress_reaches_the_caller_and_a_cancelled_call_is_cancelled(processes: Start, server: Server) -> None:
+async def test_progress_reaches_the_caller_and_a_cancelled_call_is_cancelled(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("slow"))
     await first.call(server, "count")
     heard: list[tuple[Any, ...]] = []
@@ -341,7 +374,9 @@ async def test_progress_reaches_the_caller_and_a_cancelled_call_is_cancelled(pro
     await until(lambda: not first.placement._server._exchanges)
 
 
-async def test_without_an_answer_who_the_owner_is_nothing_is_sent(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_an_answer_who_the_owner_is_nothing_is_sent(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await db_call(add_server, "crash", tool("pid"), shared_by="agent")
     here: Site = await site()
 
@@ -372,7 +407,9 @@ async def test_an_owner_that_does_not_answer_has_done_nothing(
         await second.call(server, "pid")
     await until(lambda: heard)
     assert b'"go"' not in heard[0]
-    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    await db_call(
+        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+    )
     assert (await second.call(server, "pid"))["content"][0]["text"] == STATE_IS_NEW
     stopped.close()
 
@@ -384,15 +421,21 @@ async def test_a_call_of_an_owner_that_has_lost_its_lease_is_not_waited_for(
     first, second = await processes(stdio_target("slow"))
     await first.call(server, "count")
     sent = asyncio.Event()
-    calling = asyncio.ensure_future(second.call(server, "count", {"steps": 1, "pause": 600}, on_sent=sent.set))
+    calling = asyncio.ensure_future(
+        second.call(server, "count", {"steps": 1, "pause": 600}, on_sent=sent.set)
+    )
     await sent.wait()
-    await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+    await db_call(
+        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+    )
     with pytest.raises(ConnectionFailed, match="does not answer") as failed:
         await calling
     assert failed.value.sent
 
 
-async def test_an_owner_that_is_leaving_is_not_taken_for_dead(processes: Start, server: Server) -> None:
+async def test_an_owner_that_is_leaving_is_not_taken_for_dead(
+    processes: Start, server: Server
+) -> None:
     first, second = await processes(stdio_target("crash"))
     before = await first.call(server, "pid")
     name = f"web@box:{os.getpid()}"
@@ -443,7 +486,9 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
     gc.collect()
     for address in (told.address, second.placement._us.address, "/nowhere"):
         with pytest.raises(Unanswered, match="has ended"):
-            await RemoteChannel(address, told.channel, second.placement.connections).ask("roots/list", {"n": 1})
+            await RemoteChannel(address, told.channel, second.placement.connections).ask(
+                "roots/list", {"n": 1}
+            )
 
 
 async def test_few_owners_elsewhere_are_remembered(

@@ -1,4 +1,5 @@
-"""Sessions over several machines: their processes reach each other over TLS, and nobody else does."""
+"""Sessions over several machines: their processes reach each other over TLS, and nobody else
+does."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from mcpregistry.models import Server, SessionOwner
 from tests.calls.processes import Start, text_of
 from tests.fakes.targets import stdio_target
 
-OLD, NEW = b"o" * 32, b"n" * 32
+OLD = b"o" * 32
+NEW = b"n" * 32
 several_machines = pytest.mark.parametrize("processes", ["several machines"], indirect=True)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -39,7 +41,8 @@ def own_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain(context: ssl.SSLContext) -> None:
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
 
 
 async def answered(streams: Streams) -> Any:
@@ -104,7 +107,9 @@ async def test_a_machine_that_cannot_be_reached_is_replaced_when_its_lease_ends(
         await db_call(lambda: SessionOwner.objects.update(address=away))
         with pytest.raises(Busy, match="cannot be reached"):
             await second.call(server, "pid")
-        await db_call(lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1)))
+        await db_call(
+            lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+        )
         monkeypatch.undo()
         assert (await second.call(server, "pid"))["content"][0]["text"] == STATE_IS_NEW
 
@@ -158,7 +163,9 @@ async def without_tls(address: str) -> Streams:
 
 @pytest.mark.attack
 @pytest.mark.parametrize("dial", [certified([NEW]), without_certificate, without_tls])
-async def test_whoever_has_no_key_of_the_site_is_not_heard(dial: Callable[[str], Awaitable[Streams]]) -> None:
+async def test_whoever_has_no_key_of_the_site_is_not_heard(
+    dial: Callable[[str], Awaitable[Streams]],
+) -> None:
     heard: list[Any] = []
     identify([OLD])
     server, address = await listening(heard)
@@ -176,7 +183,9 @@ async def silent(address: str) -> Streams:
 
 
 @pytest.mark.attack
-async def test_connection_without_handshake_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_handshake_is_closed_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sockets, "HANDSHAKE_SECONDS", 0.05)
     identify([OLD])
     server, address = await listening([])
@@ -243,7 +252,9 @@ async def test_doctor_connects_to_the_processes_and_warns_of_machines_apart(
     monkeypatch.setattr(settings, "PEER_ADDRESS", ("127.0.1.1", 0, 0))
 
     async def found() -> list[tuple[bool, str]]:
-        return [(each.ok, each.what) for each in await asyncio.to_thread(lambda: [*doctor._machines()])]
+        return [
+            (each.ok, each.what) for each in await asyncio.to_thread(lambda: [*doctor._machines()])
+        ]
 
     assert await found() == []
     await first.call(server, "pid")
@@ -255,5 +266,7 @@ async def test_doctor_connects_to_the_processes_and_warns_of_machines_apart(
     await db_call(lambda: SessionOwner.objects.update(machine="a"))
     other = {"machine": "b", "session": "x", "process": "web@b:1", "address": "/x"}
     later = database_now() + timedelta(minutes=1)
-    await db_call(lambda: SessionOwner.objects.create(server=server, lease_until=later, since=later, **other))
+    await db_call(
+        lambda: SessionOwner.objects.create(server=server, lease_until=later, since=later, **other)
+    )
     assert [(ok, "each of 2 machines" in what) for ok, what in await found()] == [(False, True)]

@@ -26,7 +26,8 @@ from tests import forkserver
 from tests.calls.conftest import Site, add_server, tool
 
 Make = Callable[..., Any]
-LIMIT, PROCESSES = 120, 3
+LIMIT = 120
+PROCESSES = 3
 _CHILD = """
 import asyncio, json, sys, time, django
 django.setup()
@@ -71,33 +72,45 @@ async def ann(live_db: None) -> int:
     return (await db_call(lambda: agents.save_agent(agent=Agent(slug="ann"), actor="test"))).pk
 
 
-def test_three_processes_make_together_what_one_agent_may(live_db: None, site_env: dict[str, str]) -> None:
+def test_three_processes_make_together_what_one_agent_may(
+    live_db: None, site_env: dict[str, str]
+) -> None:
     """Each tries as fast as it can, at the same time."""
     agent = agents.save_agent(agent=Agent(slug="ann"), actor="test").pk
     theirs, ours = os.pipe()
     words = ["-c", _CHILD, str(agent), str(LIMIT)]
-    children = [forkserver.popen(words, env=site_env, stdin=theirs, stdout=subprocess.PIPE) for _ in range(PROCESSES)]
+    children = [
+        forkserver.popen(words, env=site_env, stdin=theirs, stdout=subprocess.PIPE)
+        for _ in range(PROCESSES)
+    ]
     os.close(theirs)
     os.close(ours)  # all of them begin now
     said = [json.loads(child.stdout.readline()) for child in children if child.stdout]
     assert [child.wait() for child in children] == [0] * PROCESSES
-    made, seconds = sum(each[0] for each in said), max(each[2] for each in said) - min(each[1] for each in said)
+    made = sum(each[0] for each in said)
+    seconds = max(each[2] for each in said) - min(each[1] for each in said)
     refilled = seconds * LIMIT / 60
-    assert made <= LIMIT + refilled + 1, "nobody held anything before, so nothing goes beyond the bucket"
-    assert made >= LIMIT + 2 * LIMIT / 60 - PROCESSES * (allotment(LIMIT) + 2), "nor is what one holds lost to all"
+    assert made <= LIMIT + refilled + 1, (
+        "nobody held anything before, so nothing goes beyond the bucket"
+    )
+    assert made >= LIMIT + 2 * LIMIT / 60 - PROCESSES * (allotment(LIMIT) + 2), (
+        "nor is what one holds lost to all"
+    )
 
 
 async def test_a_process_asks_the_database_once_for_an_allotment_and_a_call_that_follows_does_not_wait_for_it(
     ann: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, real = [], rates.lease
+    asked = []
+    real = rates.lease
 
     def lease(**given: Any) -> Any:
         asked.append(given["wanted"])
         return real(**given)
 
     monkeypatch.setattr(rates, "lease", lease)
-    held, who = Rates(), spec(2_000, ann)
+    held = Rates()
+    who = spec(2_000, ann)
     assert await allowed(held, who, 99) == [True] * 99
     assert asked == [100]
     await held.take(who)
@@ -114,18 +127,23 @@ async def test_a_process_asks_the_database_once_for_an_allotment_and_a_call_that
 async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_that_wait_ask_once(
     ann: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, real = [], rates.lease
+    asked = []
+    real = rates.lease
 
     def lease(**given: Any) -> Any:
         asked.append(given["wanted"])
         return real(**given)
 
     monkeypatch.setattr(rates, "lease", lease)
-    held, who, began = Rates(), spec(2, ann), time.monotonic()
+    held = Rates()
+    who = spec(2, ann)
+    began = time.monotonic()
     found = await asyncio.gather(*(allowed(held, who) for _ in range(40)))
     assert sum(each == [True] for each in found) == 2
     assert len(asked) <= 4
-    said = r"2 calls per minute, counted over all endpoints and processes\. Try again in (\d+) seconds"
+    said = (
+        r"2 calls per minute, counted over all endpoints and processes\. Try again in (\d+) seconds"
+    )
     with pytest.raises(RateLimited, match=said) as caught:
         await held.take(who)
     found_in = re.search(said, str(caught.value))
@@ -160,5 +178,9 @@ async def test_what_the_database_does_not_count_is_not_sent_and_recorded_as_refu
 
     monkeypatch.setattr(rates, "lease", fails)
     outcome = await here.call("echo__echo")
-    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (State.DENIED, NotCounted.code, False)
+    assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (
+        State.DENIED,
+        NotCounted.code,
+        False,
+    )
     assert here.sent() == []

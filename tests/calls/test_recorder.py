@@ -1,4 +1,5 @@
-"""The recorder: durable before it returns, in groups, closed when the database fails, provable afterwards."""
+"""The recorder: durable before it returns, in groups, closed when the database fails, provable
+afterwards."""
 
 from __future__ import annotations
 
@@ -36,17 +37,34 @@ POSTGRES = "postgresql"
 def intent(number: int, **facts: Any) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
-        "id": f"{number:032x}", "state": "dispatched", "agent_slug": "ann", "tool_name": "echo",
-        "exposed_name": "s__echo", "outcome": "allow", "origin": "http", "arguments": "{}",
-        "received_at": now, "dispatched_at": now, "lease_until": now + timedelta(seconds=60),
-    } | facts  # fmt: skip
+        "id": f"{number:032x}",
+        "state": "dispatched",
+        "agent_slug": "ann",
+        "tool_name": "echo",
+        "exposed_name": "s__echo",
+        "outcome": "allow",
+        "origin": "http",
+        "arguments": "{}",
+        "received_at": now,
+        "dispatched_at": now,
+        "lease_until": now + timedelta(seconds=60),
+    } | facts
 
 
 def end(number: int, **facts: Any) -> dict[str, Any]:
     return {
-        "id": f"{number:032x}", "before": "dispatched", "fence": 0, "keep": False, "state": "succeeded", "reason": "",
-        "error_code": "", "result": {"content": []}, "warning": "", "finished_at": datetime.now(UTC), "duration_ms": 1.0,
-    } | facts  # fmt: skip
+        "id": f"{number:032x}",
+        "before": "dispatched",
+        "fence": 0,
+        "keep": False,
+        "state": "succeeded",
+        "reason": "",
+        "error_code": "",
+        "result": {"content": []},
+        "warning": "",
+        "finished_at": datetime.now(UTC),
+        "duration_ms": 1.0,
+    } | facts
 
 
 def fact(number: int, kind: str, **facts: Any) -> Fact:
@@ -80,7 +98,9 @@ def outside() -> Iterator[Any]:
     """A database connection that has nothing to do with Django's; ``execute(sql)`` gives rows."""
     facts = connections["default"].settings_dict
     if connection.vendor == POSTGRES:
-        raw: Any = psycopg.connect(host=facts["HOST"], port=facts["PORT"], user=facts["USER"], dbname=facts["NAME"])
+        raw: Any = psycopg.connect(
+            host=facts["HOST"], port=facts["PORT"], user=facts["USER"], dbname=facts["NAME"]
+        )
     else:
         raw = sqlite3.connect(facts["NAME"], isolation_level=None)
     try:
@@ -117,10 +137,12 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield sizes
 
 
-# -- durable -----------------------------------------------------------------------------------------
+# -- durable ---------------------------------------------------------------------------------------
 
 
-async def test_the_intent_is_visible_to_others_before_begin_returns_and_so_is_the_end(recorder: Make):
+async def test_the_intent_is_visible_to_others_before_begin_returns_and_so_is_the_end(
+    recorder: Make,
+):
     here = recorder()
     await begin(here, 1)
     assert list(states().values()) == ["dispatched"]
@@ -128,8 +150,11 @@ async def test_the_intent_is_visible_to_others_before_begin_returns_and_so_is_th
     assert list(states().values()) == ["succeeded"]
 
 
-async def test_recorder_commits_are_on_disk_before_they_return(recorder: Make, monkeypatch: pytest.MonkeyPatch):
-    """SQLite needs ``synchronous=FULL`` on the recorder's connection; on PostgreSQL the operator's setting holds."""
+async def test_recorder_commits_are_on_disk_before_they_return(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """SQLite needs ``synchronous=FULL`` on the recorder's connection; on PostgreSQL the operator's
+    setting holds."""
     seen: list[Any] = []
     real = ledger.BACKENDS[connection.vendor]
 
@@ -150,7 +175,9 @@ async def test_recorder_commits_are_on_disk_before_they_return(recorder: Make, m
         assert set(seen) == {2}
 
 
-async def test_calls_that_come_together_share_commits(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_calls_that_come_together_share_commits(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
     here = recorder()
     with transactions(monkeypatch) as sizes:
         await asyncio.gather(*(begin(here, number) for number in range(400)))
@@ -160,7 +187,9 @@ async def test_calls_that_come_together_share_commits(recorder: Make, monkeypatc
     assert await db_call(verified)
 
 
-async def test_the_record_of_a_lone_call_waits_for_no_one(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_the_record_of_a_lone_call_waits_for_no_one(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
     here = recorder()
     with transactions(monkeypatch) as sizes:
         for number in range(3):
@@ -170,9 +199,16 @@ async def test_the_record_of_a_lone_call_waits_for_no_one(recorder: Make, monkey
 
 async def test_every_column_that_is_given_is_stored(recorder: Make):
     given = intent(
-        7, endpoint_slug="e", server_slug="s", server_revision=3, definition_hash="d" * 64, binding="b" * 64,
-        reason="why", host_name="h", request_id="r",
-    )  # fmt: skip
+        7,
+        endpoint_slug="e",
+        server_slug="s",
+        server_revision=3,
+        definition_hash="d" * 64,
+        binding="b" * 64,
+        reason="why",
+        host_name="h",
+        request_id="r",
+    )
     here = recorder()
     await here.begin(given, fact(7, "call.dispatched"))
     row = await db_call(Invocation.objects.get)
@@ -181,7 +217,12 @@ async def test_every_column_that_is_given_is_stored(recorder: Make):
     last = end(7, reason="done", error_code="X", duration_ms=2.5)
     await here.end(last, fact(7, "call.succeeded"))
     row = await db_call(Invocation.objects.get)
-    assert (row.reason, row.error_code, row.duration_ms, row.lease_until) == ("done", "X", 2.5, None)
+    assert (row.reason, row.error_code, row.duration_ms, row.lease_until) == (
+        "done",
+        "X",
+        2.5,
+        None,
+    )
     assert row.finished_at == last["finished_at"]
     assert (row.result, row.result_bytes) == ('{"content":[]}', 14)
 
@@ -202,7 +243,16 @@ async def test_an_end_counts_only_for_a_call_that_is_out_and_for_its_own_fence(r
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), "a\x00b", "\ud800", 10**400, 10**5000, [[[float("inf")]]], b"raw", {"k": object()}],
+    [
+        float("nan"),
+        "a\x00b",
+        "\ud800",
+        10**400,
+        10**5000,
+        [[[float("inf")]]],
+        b"raw",
+        {"k": object()},
+    ],
     ids=lambda value: type(value).__name__,
 )
 async def test_no_result_and_no_fact_is_too_odd_to_be_recorded(recorder: Make, value: Any):
@@ -213,16 +263,20 @@ async def test_no_result_and_no_fact_is_too_odd_to_be_recorded(recorder: Make, v
     assert await db_call(verified)
 
 
-# -- faults ------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("bad", [{"tool_name": "\ud800"}, {"fence": 2**80}, {"id": f"{3:032x}"}, {"state": None}])
+@pytest.mark.parametrize(
+    "bad", [{"tool_name": "\ud800"}, {"fence": 2**80}, {"id": f"{3:032x}"}, {"state": None}]
+)
 async def test_a_bad_row_stands_alone(recorder: Make, bad: dict[str, Any]):
     here = recorder()
     await begin(here, 3)
     good = [begin(here, number) for number in range(10, 40)]
-    outcomes = await asyncio.gather(*good[:15], begin(here, 99, **bad), *good[15:], return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *good[:15], begin(here, 99, **bad), *good[15:], return_exceptions=True
+    )
     failed = [outcome for outcome in outcomes if outcome is not None]
     assert [type(outcome) for outcome in failed] == [NotRecorded]
     assert len(states()) == 31
@@ -236,7 +290,9 @@ async def test_a_database_that_fails_closes_the_gate_and_opens_it_again(
 ):
     here = recorder()
     await begin(here, 1)
-    real, tries, come = ledger.BACKENDS[connection.vendor], [], threading.Event()
+    real = ledger.BACKENDS[connection.vendor]
+    tries = []
+    come = threading.Event()
 
     def gone(work: ledger.Work) -> None:
         come.wait(HANG_LIMIT)  # or a busy machine may bring them one by one
@@ -260,7 +316,9 @@ async def test_a_database_that_fails_closes_the_gate_and_opens_it_again(
 @pytest.mark.fault
 async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest.MonkeyPatch):
     """PostgreSQL ends the recorder's session; on SQLite the handle is closed underneath it."""
-    here, real, raws = recorder(), ledger.BACKENDS[connection.vendor], []
+    here = recorder()
+    real = ledger.BACKENDS[connection.vendor]
+    raws = []
 
     def looking(work: ledger.Work) -> ledger.Changed:
         changed = real(work)
@@ -274,7 +332,9 @@ async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest
             raw.execute("SELECT pg_terminate_backend(%s)", [raws[-1].info.backend_pid]).fetchall()
     else:
         monkeypatch.setitem(
-            ledger.BACKENDS, connection.vendor, lambda work: (connection.connection.close(), real(work))
+            ledger.BACKENDS,
+            connection.vendor,
+            lambda work: (connection.connection.close(), real(work)),
         )
         await asyncio.gather(begin(here, 2), return_exceptions=True)
         monkeypatch.setitem(ledger.BACKENDS, connection.vendor, real)
@@ -287,7 +347,9 @@ async def test_a_lost_connection_is_replaced(recorder: Make, monkeypatch: pytest
 
 
 @pytest.mark.fault
-async def test_a_locked_database_is_waited_for_and_then_refused(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_a_locked_database_is_waited_for_and_then_refused(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
     """SQLite: another process holds the write lock. PostgreSQL: a table lock, until it lets go."""
     monkeypatch.setattr(ledger, "_LOCK_WAIT", 0.3)
     here = recorder()
@@ -299,9 +361,13 @@ async def test_a_locked_database_is_waited_for_and_then_refused(recorder: Make, 
             holder.execute("BEGIN EXCLUSIVE")
         waiting = [asyncio.create_task(begin(here, number)) for number in range(2, 6)]
         if connection.vendor == "sqlite":
-            outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), HANG_LIMIT)
+            outcomes = await asyncio.wait_for(
+                asyncio.gather(*waiting, return_exceptions=True), HANG_LIMIT
+            )
             assert {type(outcome) for outcome in outcomes} == {NotRecorded}
-            assert {entry["code"] for entry in entries if entry["event"] == "recorder.failed"} == {"SQLITE_BUSY"}
+            assert {entry["code"] for entry in entries if entry["event"] == "recorder.failed"} == {
+                "SQLITE_BUSY"
+            }
         else:
             await asyncio.sleep(0.3)
             assert not any(task.done() for task in waiting)
@@ -322,7 +388,8 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
     recorder: Make, monkeypatch: pytest.MonkeyPatch
 ):
     """SQLite is told to grow no further; PostgreSQL says DiskFull where its own disk would."""
-    here, real = recorder(), ledger.BACKENDS[connection.vendor]
+    here = recorder()
+    real = ledger.BACKENDS[connection.vendor]
     await begin(here, 1)
     if connection.vendor != POSTGRES:
         await db_call(give_back_free_pages)
@@ -341,7 +408,9 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
 
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, limited)
     big = "x" * 200_000
-    outcomes = await asyncio.gather(*(begin(here, n, arguments=big) for n in range(10, 20)), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *(begin(here, n, arguments=big) for n in range(10, 20)), return_exceptions=True
+    )
     assert {type(outcome) for outcome in outcomes} == {NotRecorded}
     full = False
     await begin(here, 2, arguments=big)
@@ -349,10 +418,13 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
     assert await db_call(verified)
 
 
-async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(recorder: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(
+    recorder: Make, monkeypatch: pytest.MonkeyPatch
+):
     here = recorder()
     await begin(here, 1)
-    gate, real = threading.Event(), ledger.BACKENDS[connection.vendor]
+    gate = threading.Event()
+    real = ledger.BACKENDS[connection.vendor]
 
     def slow(work: ledger.Work) -> ledger.Changed:
         gate.wait(HANG_LIMIT)
@@ -372,7 +444,7 @@ async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(recorder: M
     assert states()[f"{1:032x}"] == "succeeded"
 
 
-# -- leaving and closing -----------------------------------------------------------------------------
+# -- leaving and closing ---------------------------------------------------------------------------
 
 
 async def test_what_was_put_before_close_is_written_and_what_comes_after_is_refused(recorder: Make):
@@ -384,7 +456,9 @@ async def test_what_was_put_before_close_is_written_and_what_comes_after_is_refu
     assert len(states()) == 200
     with pytest.raises(NotRecorded, match="shutting down"):
         await begin(here, 999)
-    kinds = await db_call(lambda: list(AuditEntry.objects.order_by("seq").values_list("kind", flat=True)))
+    kinds = await db_call(
+        lambda: list(AuditEntry.objects.order_by("seq").values_list("kind", flat=True))
+    )
     assert (kinds[0], kinds[-1]) == ("writer.started", "writer.stopped")
 
 
@@ -426,10 +500,13 @@ async def test_a_caller_that_leaves_while_its_intent_is_written_can_still_end_it
 async def test_the_end_of_a_call_whose_beginning_failed_is_not_in_the_audit_log(
     recorder: Make, monkeypatch: pytest.MonkeyPatch, together: bool
 ):
-    """A caller left while its call's beginning was written, and that failed. So there is no record for the end."""
-    here, real = recorder(), ledger.BACKENDS[connection.vendor]
+    """A caller left while its call's beginning was written, and that failed. So there is no record
+    for the end."""
+    here = recorder()
+    real = ledger.BACKENDS[connection.vendor]
     await begin(here, 9)
-    let_go, took = threading.Event(), threading.Event()
+    let_go = threading.Event()
+    took = threading.Event()
 
     def failing(work: ledger.Work, *claims: Any) -> ledger.Changed:
         if together and not let_go.is_set():  # the next ones come in one commit
@@ -463,11 +540,15 @@ async def test_the_end_of_a_call_whose_beginning_failed_is_not_in_the_audit_log(
     await begin(here, 1)  # the same call, made again
     await finish(here, 1)
     assert states()[f"{1:032x}"] == "succeeded"
-    kinds = AuditEntry.objects.filter(subject=f"call:{1:032x}").order_by("id").values_list("kind", flat=True)
+    kinds = (
+        AuditEntry.objects.filter(subject=f"call:{1:032x}")
+        .order_by("id")
+        .values_list("kind", flat=True)
+    )
     assert await db_call(list, kinds) == ["call.dispatched", "call.succeeded"]
 
 
-# -- several writers ---------------------------------------------------------------------------------
+# -- several writers -------------------------------------------------------------------------------
 
 _CHILD = """
 import asyncio, sys, django; django.setup()
@@ -507,12 +588,16 @@ def test_two_processes_write_to_one_database_each_with_its_own_chain(site_env: d
 
 
 @pytest.mark.fault
-def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_acknowledged(site_env: dict[str, str]):
+def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_acknowledged(
+    site_env: dict[str, str],
+):
     victim = child(site_env, 0, 100_000)
     assert victim.stdout is not None
     acknowledged = [int(victim.stdout.readline()) for _ in range(50)]
     victim.send_signal(signal.SIGKILL)
-    acknowledged += [int(line) for line in victim.communicate(timeout=HANG_LIMIT)[0].splitlines() if line.strip()]
+    acknowledged += [
+        int(line) for line in victim.communicate(timeout=HANG_LIMIT)[0].splitlines() if line.strip()
+    ]
     assert {f"{number:032x}" for number in acknowledged} <= set(states())
     assert verified()
     survivor = child(site_env, 200_000, 10)
@@ -523,7 +608,9 @@ def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_ac
 
 def test_the_statements_write_every_column_of_the_models():
     assert set(ledger.INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
-    assert {*audit.Entry._fields, "id"} == {f.column for f in AuditEntry._meta.local_concrete_fields}
+    assert {*audit.Entry._fields, "id"} == {
+        f.column for f in AuditEntry._meta.local_concrete_fields
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""A refused call is not asked about again at once: the identical call gets the refusal, from every process."""
+"""A refused call is not asked about again at once: the identical call gets the refusal, from every
+process."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ __all__ = ["asking", "bob"]  # fixtures
 SAID = "REJECTED by Bob: not on a Friday. The call was not made. Do not retry it unchanged."
 
 
-async def refused(here: Site, bob: User, arguments: dict[str, Any] | None = None) -> ApprovalRequest:
+async def refused(
+    here: Site, bob: User, arguments: dict[str, Any] | None = None
+) -> ApprovalRequest:
     """A call that bob has refused, and whose caller was told so."""
     call = calling(here, arguments)
     (request,) = await held()
@@ -47,14 +50,25 @@ async def asks(here: Site, arguments: dict[str, Any] | None = None) -> None:
     await until(lambda: db_call(lambda: not ApprovalRequest.objects.waiting().exists()))
 
 
-async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(site: Make, asking: Server, bob: User) -> None:
-    here, there = await site(), await site()
+async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(
+    site: Make, asking: Server, bob: User
+) -> None:
+    here = await site()
+    there = await site()
     await refused(here, bob)
     first = await db_call(ApprovalRequest.objects.get)
     assert first.decided_at is not None
     holds_until = (first.decided_at + timedelta(seconds=300)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for again in (await here.call("echo__echo", {"n": 1}), await there.call("echo__echo", {"n": 1})):
-        assert (again.state, again.error_code, again.message, again.ticket) == (State.REJECTED, "REJECTED", SAID, None)
+    for again in (
+        await here.call("echo__echo", {"n": 1}),
+        await there.call("echo__echo", {"n": 1}),
+    ):
+        assert (again.state, again.error_code, again.message, again.ticket) == (
+            State.REJECTED,
+            "REJECTED",
+            SAID,
+            None,
+        )
         assert "No approver was asked again" in again.remedy
         assert f"after {holds_until}" in again.remedy
         row = await db_call(Invocation.objects.get, pk=again.invocation_id)
@@ -81,7 +95,9 @@ async def test_another_endpoint_is_no_way_around_it_and_another_agent_is_another
     async def call(endpoint: str, agent: str) -> CallOutcome:
         host = Host(name="x", transport="rest", hold=0.0)
         catalogue = here.engine.catalogue(endpoint, agent)
-        return await here.engine.call(CallRequest(catalogue, "echo__echo", {"n": 1}, "http", host=host))
+        return await here.engine.call(
+            CallRequest(catalogue, "echo__echo", {"n": 1}, "http", host=host)
+        )
 
     assert (await call("other", "ann")).message == SAID
     asked = await call("other", "eve")
@@ -90,10 +106,14 @@ async def test_another_endpoint_is_no_way_around_it_and_another_agent_is_another
     await here.engine.approvals.cancel(asked.ticket, "enough")
 
 
-async def test_a_host_that_takes_tasks_is_refused_as_well(site: Make, asking: Server, bob: User) -> None:
+async def test_a_host_that_takes_tasks_is_refused_as_well(
+    site: Make, asking: Server, bob: User
+) -> None:
     here: Site = await site()
     await refused(here, bob)
-    again = await here.call("echo__echo", {"n": 1}, host=Host(name="x", transport="http", tasks=True))
+    again = await here.call(
+        "echo__echo", {"n": 1}, host=Host(name="x", transport="http", tasks=True)
+    )
     assert (again.state, again.message, again.ticket) == (State.REJECTED, SAID, None)
 
 
@@ -167,9 +187,12 @@ async def test_a_rule_and_a_permit_lift_it(site: Make, asking: Server, bob: User
     await refused(here, bob, {"n": 1, "note": "a"})
     other = calling(here, {"n": 1, "note": "b"})
     await held()
-    await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1}))
+    await vote(
+        bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1})
+    )
     assert (await other).state is State.SUCCEEDED
-    assert (await permitted(here, {"n": 1, "note": "a"})).state is State.SUCCEEDED  # the permit is used up now
+    # the permit is used up now
+    assert (await permitted(here, {"n": 1, "note": "a"})).state is State.SUCCEEDED
     assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is State.REJECTED
     await db_call(PolicyRule.objects.create, name="let it", outcome="allow")
     await db_call(here.engine.live.refresh)
@@ -185,7 +208,9 @@ async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
     await refused(here, bob)
     outcomes = [await here.call("echo__echo", {"n": 1}) for _ in range(20)]
     assert {(outcome.state, outcome.message) for outcome in outcomes} == {(State.REJECTED, SAID)}
-    assert len({outcome.invocation_id for outcome in outcomes}) == 1, "whoever was refused finds a record of it"
+    assert len({outcome.invocation_id for outcome in outcomes}) == 1, (
+        "whoever was refused finds a record of it"
+    )
     assert pauses == list(range(20))
     before = await db_call(lambda: list(Invocation.objects.values_list("pk", flat=True)))
     assert len(before) == 2

@@ -1,4 +1,5 @@
-"""A subscribed resource is followed on every connection where it may change, in whichever process that is."""
+"""A subscribed resource is followed on every connection where it may change, in whichever process
+that is."""
 
 from __future__ import annotations
 
@@ -25,16 +26,22 @@ from tests.calls.processes import SESSION, Process, text_of
 from tests.fakes.targets import stdio_target
 from tests.waiting import HANG_LIMIT, until
 
-URI, ROUNDS = "docs://guide", 24
+URI = "docs://guide"
+ROUNDS = 24
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 
 class Watching(Process):
-    """A process of the site that other processes find. ``is_alone``: it is the only one on its machine."""
+    """A process of the site that other processes find. ``is_alone``: it is the only one on its
+    machine."""
 
     def __init__(self, number: int, folder: Path, target: Any, *, is_alone: bool = False) -> None:
-        super().__init__(number, Host(f"127.0.1.{number}") if is_alone else folder / f"{number}.sock", target)
-        self._marker = (folder / f"machine-{number}" if is_alone else folder) / f"site-{number}.peer"
+        super().__init__(
+            number, Host(f"127.0.1.{number}") if is_alone else folder / f"{number}.sock", target
+        )
+        self._marker = (
+            folder / f"machine-{number}" if is_alone else folder
+        ) / f"site-{number}.peer"
         self._is_alone = is_alone
         self.heard = 0
         self.watches = ResourceWatches(self.pool, self.placement)
@@ -53,7 +60,9 @@ class Watching(Process):
         await self.pool.watches.close()
         await super().die()
 
-    async def watch(self, server: Server, session: str = SESSION, uri: str = URI) -> Callable[[], None]:
+    async def watch(
+        self, server: Server, session: str = SESSION, uri: str = URI
+    ) -> Callable[[], None]:
         return await self.pool.watches.add(
             server.pk, uri, self._hear, patience=HANG_LIMIT, session=session, opener=Opener(session)
         )
@@ -79,7 +88,9 @@ Start = Callable[..., Any]
 
 
 @pytest.fixture
-async def start(live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+async def start(
+    live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Start]:
     monkeypatch.setattr("mcpregistry.downstream.peers.neighbours.is_alive", lambda pid: True)
     monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.05)
     made: list[Watching] = []
@@ -119,7 +130,9 @@ async def has_none(process: Watching, server: Server, session: str) -> bool:
     return await process.subscriptions(server, session) == "count 0"
 
 
-async def test_one_connection_serves_the_watches_of_all_processes(start: Start, server: Server) -> None:
+async def test_one_connection_serves_the_watches_of_all_processes(
+    start: Start, server: Server
+) -> None:
     first, second = [await start("legacy") for _ in range(2)]
     ends = [await each.watch(server) for each in (first, second)]
     assert await second.subscriptions(server) == "count 1"
@@ -134,7 +147,9 @@ async def test_one_connection_serves_the_watches_of_all_processes(start: Start, 
     await until(lambda: has_none(first, server, SESSION))
 
 
-async def test_a_second_host_opens_no_second_stream_at_a_modern_server(start: Start, server: Server) -> None:
+async def test_a_second_host_opens_no_second_stream_at_a_modern_server(
+    start: Start, server: Server
+) -> None:
     process = await start("modern")
     ends = [await process.watch(server) for _ in range(3)]
     connection = process.pool.sessions.all()[0].connection
@@ -153,7 +168,9 @@ async def test_a_second_host_opens_no_second_stream_at_a_modern_server(start: St
 
 
 @ERAS
-async def test_a_watch_is_made_again_when_the_owner_has_died(start: Start, server: Server, era: str) -> None:
+async def test_a_watch_is_made_again_when_the_owner_has_died(
+    start: Start, server: Server, era: str
+) -> None:
     first, second = [await start(era) for _ in range(2)]
     await first.call(server, "count")
     end = await second.watch(server)
@@ -189,8 +206,11 @@ async def test_a_process_that_starts_later_is_followed(start: Start, server: Ser
     await until(lambda: first.heard)
 
 
-async def test_changes_of_a_shared_server_are_heard_from_other_machines(start: Start, server: Server) -> None:
-    """Also those of a machine that starts later, and whose addresses are known to the database alone."""
+async def test_changes_of_a_shared_server_are_heard_from_other_machines(
+    start: Start, server: Server
+) -> None:
+    """Also those of a machine that starts later, and whose addresses are known to the database
+    alone."""
     first = await start("legacy", is_alone=True)
     assert await first.watches.neighbours() == []
     await first.watch(server, "")
@@ -229,7 +249,9 @@ async def test_a_process_that_dies_leaves_no_watch_at_others(start: Start, serve
     await until(lambda: has_none(first, server, SESSION))
 
 
-async def test_a_shared_server_is_not_started_for_watches_of_others(start: Start, server: Server) -> None:
+async def test_a_shared_server_is_not_started_for_watches_of_others(
+    start: Start, server: Server
+) -> None:
     first, second = [await start("legacy") for _ in range(2)]
     await second.watch(server, "")
     assert watched_by_others(first, server)
@@ -257,19 +279,24 @@ async def test_a_refusal_of_the_server_reaches_the_host(start: Start, server: Se
     assert not second.pool.watches.of(server.pk, SESSION)
 
 
-async def test_a_connection_that_a_watch_opens_is_told_of_its_host(start: Start, server: Server) -> None:
+async def test_a_connection_that_a_watch_opens_is_told_of_its_host(
+    start: Start, server: Server
+) -> None:
     process = await start("legacy")
     asking = Forwarding({"elicitation": {}})
     opener = Opener(SESSION, asking, asking.questions)
     await process.pool.watches.add(
         server.pk, URI, lambda: None, patience=HANG_LIMIT, session=SESSION, opener=opener
-    )  # fmt: skip
+    )
     (slot,) = process.pool.sessions.all()
     assert slot.bears == {"elicitation"}
 
 
 def test_neighbours_are_the_living_processes_of_the_same_machine(tmp_path: Path) -> None:
-    mine, parent, dead, other = (f"a-{os.getpid()}", f"a-{os.getppid()}", f"a-{2**22 + 1}", f"b-{os.getppid()}")
+    mine = f"a-{os.getpid()}"
+    parent = f"a-{os.getppid()}"
+    dead = f"a-{2**22 + 1}"
+    other = f"b-{os.getppid()}"
     for name in (mine, parent, dead, other):
         announce(tmp_path / f"{name}.peer", f"address of {name}")
     assert neighbours_of(tmp_path / f"{mine}.peer") == [f"address of {parent}"]

@@ -1,4 +1,5 @@
-"""A server that tells what it was given tells it to nobody: not to the host, not to the record, not in part."""
+"""A server that tells what it was given tells it to nobody: not to the host, not to the record, not
+in part."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ SECRET = "canary-4b1d9e77"
 
 
 def leaky(**fields):
-    save_credential(credential=Credential(name="forge"), actor="test", value=SECRET, scope=["server:envdump"])
+    save_credential(
+        credential=Credential(name="forge"), actor="test", value=SECRET, scope=["server:envdump"]
+    )
     env = {
         "FORGE": "${cred:forge}",
         "LOG_LEVEL": "very-verbose",
@@ -47,7 +50,9 @@ async def test_secrets_are_replaced_before_host_and_record_see_them(live_db, sit
     whole = await db_call(everything) + caplog.text + json.dumps(outcome.result)
     assert SECRET not in whole
     assert base64.b64encode(b"x:" + SECRET.encode()).decode()[4:-4] not in whole
-    notes = await db_call(lambda: list(ServerEvent.objects.filter(kind="secrets").values_list("message", flat=True)))
+    notes = await db_call(
+        lambda: list(ServerEvent.objects.filter(kind="secrets").values_list("message", flat=True))
+    )
     assert len(notes) == 1
     assert "Answers contained secrets of this server" in notes[0]
 
@@ -62,7 +67,11 @@ async def test_a_changed_credential_ends_the_connections_that_hold_the_old_one(l
         return Path(f"/proc/{state.pid}/environ").read_bytes()
 
     assert f"FORGE={SECRET}".encode() in await given()
-    await db_call(lambda: save_credential(credential=Credential.objects.get(), actor="test", value="canary-new-00"))
+    await db_call(
+        lambda: save_credential(
+            credential=Credential.objects.get(), actor="test", value="canary-new-00"
+        )
+    )
     await noticed(here, server.pk, server.revision + 1)
     assert b"FORGE=canary-new-00" in await given()
 
@@ -75,6 +84,9 @@ async def noticed(here, server_id: int, revision: int) -> None:
 async def test_a_server_without_secrets_is_not_looked_through(live_db, site, monkeypatch):
     await db_call(add_server, "envdump", tool("env"), env={"LOG_LEVEL": "very-verbose"})
     here = await site()
-    monkeypatch.setattr("mcpregistry.downstream.pool.redact.characters", lambda _: pytest.fail("it was looked through"))
+    monkeypatch.setattr(
+        "mcpregistry.downstream.pool.redact.characters",
+        lambda _: pytest.fail("it was looked through"),
+    )
     outcome = await here.call("envdump__env")
     assert "very-verbose" in outcome.result["content"][0]["text"]

@@ -1,4 +1,5 @@
-"""What calls tell of their server: its errors are seen at once, and a dead server's tools leave the lists."""
+"""What calls tell of their server: its errors are seen at once, and a dead server's tools leave the
+lists."""
 
 from __future__ import annotations
 
@@ -46,7 +47,14 @@ def home(tmp_path: Path) -> Path:
 
 
 def crashing(home: Path, **fields: Any) -> None:
-    add_server("crash", tool("crash"), tool("pid"), cwd=str(home), command=["python3", "-S", "crash.py"], **fields)
+    add_server(
+        "crash",
+        tool("crash"),
+        tool("pid"),
+        cwd=str(home),
+        command=["python3", "-S", "crash.py"],
+        **fields,
+    )
 
 
 async def test_a_call_that_fails_stands_in_its_servers_status_at_once(site, home: Path):
@@ -75,14 +83,18 @@ async def test_the_status_tells_when_it_connected_and_how_often_it_failed(site, 
     failed = await until(
         lambda found: found.reconnect_attempts >= 2 and found.last_error_time
     )  # two rows, one after the other
-    assert failed.last_connect_time == connected.last_connect_time, "of the last connection, not of the last try"
+    assert failed.last_connect_time == connected.last_connect_time, (
+        "of the last connection, not of the last try"
+    )
     before = failed.last_error_time
     assert before is not None
     await here.call("crash__pid")
     await until(lambda found: found.last_error_time > before)
 
 
-async def test_a_dead_servers_tools_leave_the_lists_by_its_failing_calls_alone_and_come_back(site, home: Path):
+async def test_a_dead_servers_tools_leave_the_lists_by_its_failing_calls_alone_and_come_back(
+    site, home: Path
+):
     await db_call(crashing, home)
     here = await site()
     await here.call("crash__pid")

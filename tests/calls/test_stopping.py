@@ -1,4 +1,5 @@
-"""A process that is told to stop: held calls hear "pending" at once, what had to be cut is recorded as what it was."""
+"""A process that is told to stop: held calls hear "pending" at once, what had to be cut is recorded
+as what it was."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def prepare(journal: Path, outcome: str) -> None:
     Configuration.objects.update(default_outcome=outcome)
 
 
-async def test_a_held_call_is_told_pending_at_once_and_its_request_lives_on(site: Make, live_db: None, journal: Path):
+async def test_a_held_call_is_told_pending_at_once_and_its_request_lives_on(
+    site: Make, live_db: None, journal: Path
+):
     await db_call(prepare, journal, "ask")
     here: Site = await site()
     call = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))

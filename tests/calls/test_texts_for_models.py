@@ -1,4 +1,5 @@
-"""What a model must understand from the answer to a call: whether it ran, how to learn its outcome, whether to repeat it."""
+"""What a model must understand from the answer to a call: whether it ran, how to learn its outcome,
+whether to repeat it."""
 
 from __future__ import annotations
 
@@ -22,9 +23,14 @@ from tests.fakes.held import decided, hold
 from tests.fakes.seed import Site, populate
 
 TICKET = Ticket(
-    id="4711", call_id="0815", state=State.PENDING, joined=False, decide_by=datetime(2026, 11, 28, 12, 30, tzinfo=UTC),
-    asked_of="2 approvers", url="http://testserver/approvals/4711/",
-)  # fmt: skip
+    id="4711",
+    call_id="0815",
+    state=State.PENDING,
+    joined=False,
+    decide_by=datetime(2026, 11, 28, 12, 30, tzinfo=UTC),
+    asked_of="2 approvers",
+    url="http://testserver/approvals/4711/",
+)
 LONGEST = 600  # characters of our own words: they stand in the context of a model
 
 
@@ -43,7 +49,9 @@ def test_pending_answer_says_that_the_call_has_not_run_and_whom_it_waits_for():
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.READY, State.DISPATCHED])
-def test_answer_about_held_call_says_how_to_learn_its_outcome_without_running_it_twice(state: State):
+def test_answer_about_held_call_says_how_to_learn_its_outcome_without_running_it_twice(
+    state: State,
+):
     message = status_of(TICKET, state)["message"]
     assert 'mcp_approval_status with the id "4711"' in message
     assert "exactly the same arguments" in message
@@ -53,7 +61,9 @@ def test_answer_about_held_call_says_how_to_learn_its_outcome_without_running_it
 
 
 def test_answers_about_approved_calls_differ_before_and_while_they_run():
-    ready, running = (status_of(TICKET, state)["message"] for state in (State.READY, State.DISPATCHED))
+    ready, running = (
+        status_of(TICKET, state)["message"] for state in (State.READY, State.DISPATCHED)
+    )
     assert "has not run yet" in ready
     assert "is running" in running
     assert "has not run" not in running
@@ -75,7 +85,12 @@ def test_status_tool_says_which_id_it_needs():
 
 def test_unknown_outcome_says_that_the_call_may_have_taken_effect_and_is_not_to_be_repeated():
     outcome = CallOutcome(
-        "0815", State.UNKNOWN, None, "TIMEOUT", "The server did not answer in time.", advice(State.UNKNOWN)
+        "0815",
+        State.UNKNOWN,
+        None,
+        "TIMEOUT",
+        "The server did not answer in time.",
+        advice(State.UNKNOWN),
     )
     for text in (text_of(outcome), failure(outcome)):
         assert "OUTCOME UNKNOWN" in text
@@ -86,7 +101,9 @@ def test_unknown_outcome_says_that_the_call_may_have_taken_effect_and_is_not_to_
 
 
 def test_call_that_was_not_sent_is_not_described_as_unknown():
-    outcome = CallOutcome("0815", State.NOT_SENT, None, "BUSY", "Too many calls are waiting.", advice(State.NOT_SENT))
+    outcome = CallOutcome(
+        "0815", State.NOT_SENT, None, "BUSY", "Too many calls are waiting.", advice(State.NOT_SENT)
+    )
     for text in (text_of(outcome), failure(outcome)):
         assert "NOT SENT" in text
         assert "not sent" in text
@@ -109,13 +126,17 @@ def ended(pk: str) -> Invocation:
 
 
 def told(call: Invocation) -> str:
-    outcome = CallOutcome(call.pk, State(call.state), None, call.error_code, call.reason, advice(State(call.state)))
+    outcome = CallOutcome(
+        call.pk, State(call.state), None, call.error_code, call.reason, advice(State(call.state))
+    )
     return text_of(outcome)
 
 
 def test_rejection_says_that_the_call_did_not_run_who_rejected_it_and_why(site: Site):
     held = hold()
-    decided(held, site.people["approver"], approve=False, reason="Not on a Friday.", at=held.asked_at)
+    decided(
+        held, site.people["approver"], approve=False, reason="Not on a Friday.", at=held.asked_at
+    )
     text = told(ended(held.call_id))
     assert text.startswith("REJECTED")
     assert "approver" in text
@@ -125,10 +146,16 @@ def test_rejection_says_that_the_call_did_not_run_who_rejected_it_and_why(site: 
 
 
 def test_call_that_was_not_approved_says_that_it_did_not_run_and_can_be_requested_again(site: Site):
-    undecided, changed, cancelled = hold(), hold(), hold()
+    undecided = hold()
+    changed = hold()
+    cancelled = hold()
     held_calls.expire(request_id=undecided.pk, now=undecided.decide_by)
-    held_calls.void(request_id=changed.pk, reason="the tool's definition was changed", now=changed.asked_at)
-    held_calls.cancel(request_id=cancelled.pk, reason="The caller disconnected.", actor="agent:local")
+    held_calls.void(
+        request_id=changed.pk, reason="the tool's definition was changed", now=changed.asked_at
+    )
+    held_calls.cancel(
+        request_id=cancelled.pk, reason="The caller disconnected.", actor="agent:local"
+    )
     for held, state in ((undecided, State.EXPIRED), (changed, State.VOID)):
         text = told(ended(held.call_id))
         assert text.startswith(state.name)

@@ -1,4 +1,5 @@
-"""When a token was last used is known of MCP as well, and a database that is away loses nothing of it."""
+"""When a token was last used is known of MCP as well, and a database that is away loses nothing of
+it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ async def test_the_door_notes_the_tokens_that_it_takes(stage: Stage) -> None:
         assert answer[0] == 400
         transport = httpx2.ASGITransport(app=both.app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as http:
-            refused = await http.post(f"/mcp/{name}", json={}, headers={"authorization": "Bearer slp_wrong"})
+            refused = await http.post(
+                f"/mcp/{name}", json={}, headers={"authorization": "Bearer slp_wrong"}
+            )
         assert refused.status_code == 401
         await both.app.engine.token_uses.write()
         assert [await outside(used, each) for each in (name, other)] == [True, False]

@@ -1,4 +1,5 @@
-"""From a host's call to a button in Slack and back: held, told, decided there, run once, told again."""
+"""From a host's call to a button in Slack and back: held, told, decided there, run once, told
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A commit that was not heard of may have happened: it is looked up before anything is said, and nothing is done twice."""
+"""A commit that was not heard of may have happened: it is looked up before anything is said, and
+nothing is done twice."""
 
 from __future__ import annotations
 
@@ -46,9 +47,13 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "CLOSING_SECONDS", 0.5)
 
 
-def breaking(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, written: bool = True, times: int = 1) -> None:
-    """The connection breaks while the function commits, so often; ``written``: the commit happens all the same."""
-    real, left = getattr(owner, name), [times]
+def breaking(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, written: bool = True, times: int = 1
+) -> None:
+    """The connection breaks while the function commits, so often; ``written``: the commit happens
+    all the same."""
+    real = getattr(owner, name)
+    left = [times]
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if not left[0]:
@@ -59,12 +64,13 @@ def breaking(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, written:
         raise OperationalError(str(SILENT)) from SILENT
 
     # Under its own name, by which cells know it.
-    function.__name__, function.__module__ = real.__name__, real.__module__
+    function.__name__ = real.__name__
+    function.__module__ = real.__module__
     function.__qualname__ = real.__qualname__
     monkeypatch.setattr(owner, name, function)
 
 
-# -- which errors leave a doubt -----------------------------------------------------------------------
+# -- which errors leave a doubt --------------------------------------------------------------------
 
 
 def from_driver(cause: BaseException) -> OperationalError:
@@ -97,7 +103,9 @@ def test_a_session_that_was_ended_in_its_transaction_leaves_a_doubt(live_db: Non
     connection.ensure_connection()
     raw: Any = connection.connection
     if connection.vendor == "sqlite":
-        assert not unheard(OperationalError("disk I/O error")), "it was this process that did not commit"
+        assert not unheard(OperationalError("disk I/O error")), (
+            "it was this process that did not commit"
+        )
         return
     end_session(raw)
     with pytest.raises(OperationalError) as ended:
@@ -109,9 +117,11 @@ def test_a_session_that_was_ended_in_its_transaction_leaves_a_doubt(live_db: Non
 async def test_the_recorders_own_connection_leaves_one_when_it_breaks(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a transaction, as nearly as a test can: the session is ended, and the driver finds out."""
+    """In the middle of a transaction, as nearly as a test can: the session is ended, and the driver
+    finds out."""
     here: Site = await site()
-    real, errors = ledger.BACKENDS[connection.vendor], list[Exception]()
+    real = ledger.BACKENDS[connection.vendor]
+    errors = list[Exception]()
 
     def looked(raw: Any) -> bool:
         if not errors:
@@ -147,15 +157,19 @@ def end_session(raw: Any) -> None:
         other.execute("SELECT pg_terminate_backend(%s)", [raw.info.backend_pid])
 
 
-# -- a call's own beginning ---------------------------------------------------------------------------
+# -- a call's own beginning ------------------------------------------------------------------------
 
 
 def silent(monkeypatch: pytest.MonkeyPatch, *, of: str = "begun", written: bool = True) -> None:
-    """The connection breaks after the commit, or instead of it, in which the first call is ``begun`` or ``claimed``."""
-    real, done = ledger.BACKENDS[connection.vendor], threading.Event()
+    """The connection breaks after the commit, or instead of it, in which the first call is
+    ``begun`` or ``claimed``."""
+    real = ledger.BACKENDS[connection.vendor]
+    done = threading.Event()
 
     def commit(work: ledger.Work, *claims: ledger.Claims) -> ledger.Changed:
-        breaks = not done.is_set() and (bool(claims) if of == "claimed" else bool(dict(work).get(ledger.INSERT)))
+        breaks = not done.is_set() and (
+            bool(claims) if of == "claimed" else bool(dict(work).get(ledger.INSERT))
+        )
         changed = {} if breaks and not written else real(work, *claims)
         if breaks:
             done.set()
@@ -175,15 +189,22 @@ async def test_a_beginning_that_was_written_unheard_is_not_sent_in_the_record_to
     await soon(Invocation.objects.filter(state=State.NOT_SENT).exists)
     await db_call(agrees, told, len(here.sent()))
     row = await db_call(only_call)
-    assert (row.error_code, await db_call(log_of, row.pk)) == ("NOT_RECORDED", ["call.dispatched", "call.not_sent"])
+    assert (row.error_code, await db_call(log_of, row.pk)) == (
+        "NOT_RECORDED",
+        ["call.dispatched", "call.not_sent"],
+    )
 
 
 async def test_a_beginning_of_which_nobody_heard_leaves_the_next_one_of_its_id_alone(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that is repeated with its key, or a run that is taken over, makes the same call in another process."""
-    here, there = await site(), await site()
-    real, gate, tried = late_ends.write, threading.Event(), threading.Event()
+    """A request that is repeated with its key, or a run that is taken over, makes the same call in
+    another process."""
+    here = await site()
+    there = await site()
+    real = late_ends.write
+    gate = threading.Event()
+    tried = threading.Event()
 
     def write(late: Any, chain: Any) -> Any:
         if not gate.is_set():
@@ -196,7 +217,8 @@ async def test_a_beginning_of_which_nobody_heard_leaves_the_next_one_of_its_id_a
     silent(monkeypatch, written=False)
     told = await here.call("echo__echo", {"n": 1}, call_id="a" * 32)
     assert told.state == State.NOT_SENT
-    sent, answer = asyncio.Event(), asyncio.Event()
+    sent = asyncio.Event()
+    answer = asyncio.Event()
     call = there.engine.pool.call
 
     async def slow(*args: Any, **facts: Any) -> Any:
@@ -229,7 +251,7 @@ async def test_a_claim_that_was_won_unheard_is_given_up_and_its_caller_hears_tha
     await db_call(agrees, again, len(here.sent()))
 
 
-# -- asking -------------------------------------------------------------------------------------------
+# -- asking ----------------------------------------------------------------------------------------
 
 
 async def test_a_request_that_was_written_all_the_same_is_told_as_pending_and_runs_once(
@@ -288,7 +310,9 @@ async def test_a_caller_that_leaves_while_its_request_is_written_unheard_leaves_
 ) -> None:
     here: Site = await site()
     breaking(monkeypatch, held_calls, "ask")
-    real, entered, go = held_calls.ask, threading.Event(), threading.Event()
+    real = held_calls.ask
+    entered = threading.Event()
+    go = threading.Event()
 
     def slow(**facts: Any) -> Any:
         entered.set()
@@ -304,7 +328,7 @@ async def test_a_caller_that_leaves_while_its_request_is_written_unheard_leaves_
     await soon(Invocation.objects.filter(state=State.CANCELLED).exists)
 
 
-# -- seats --------------------------------------------------------------------------------------------
+# -- seats -----------------------------------------------------------------------------------------
 
 
 async def test_a_caller_whose_leaving_fails_at_first_has_left_soon_and_long_before_its_lease(
@@ -337,14 +361,16 @@ async def test_a_leaving_that_was_not_heard_of_is_done_once(
     assert (await second).state == State.SUCCEEDED
 
 
-# -- permits ------------------------------------------------------------------------------------------
+# -- permits ---------------------------------------------------------------------------------------
 
 
 def returned() -> int:
     return AuditEntry.objects.filter(kind="permit.returned").count()
 
 
-@pytest.mark.parametrize("written", [False, True], ids=["nothing was written", "it was written after all"])
+@pytest.mark.parametrize(
+    "written", [False, True], ids=["nothing was written", "it was written after all"]
+)
 async def test_a_use_that_cannot_be_given_back_at_once_is_given_back_once(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:

@@ -1,4 +1,5 @@
-"""Somebody who can write to the database, but has no key, cannot make a held call run: the log does not prove it."""
+"""Somebody who can write to the database, but has no key, cannot make a held call run: the log does
+not prove it."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ SIGNED = "Terms, votes and approvals match the audit log."
 
 @pytest.fixture
 async def here(live_db: None, journal: Path, asking: Server, bob: User) -> AsyncIterator[Site]:
-    """A site whose calls two people of a group must approve. The test breaks what the invariants say."""
+    """A site whose calls two people of a group must approve. The test breaks what the invariants
+    say."""
     await db_call(_prepare)
     site = Site(Engine("web"), journal)
     await site.engine.start()
@@ -70,7 +72,8 @@ def let_go() -> None:
 def forge_vote(**changes: Any) -> None:
     vote = ApprovalVote.objects.get()
     vote.pk = None
-    vote.user, vote.name = User.objects.get(username="eve"), "Eve"
+    vote.user = User.objects.get(username="eve")
+    vote.name = "Eve"
     for name, value in changes.items():
         setattr(vote, name, value)
     vote.save(force_insert=True)
@@ -100,7 +103,9 @@ def replace_by_edit() -> None:
 def write_over(**columns: Any) -> None:
     """Another agent or endpoint, which may call the tool just as well."""
     Invocation.objects.update(**columns)
-    Invocation.objects.update(binding=binding_for(ApprovalRequest.objects.select_related("call").get()))
+    Invocation.objects.update(
+        binding=binding_for(ApprovalRequest.objects.select_related("call").get())
+    )
 
 
 def sequence(*acts: Callable[[], Any]) -> Callable[[], None]:
@@ -109,7 +114,10 @@ def sequence(*acts: Callable[[], Any]) -> Callable[[], None]:
 
 ONE_VOTE: dict[str, tuple[Callable[[], Any], str]] = {
     "forged vote": (sequence(forge_vote, let_go), "the vote of Eve was changed"),
-    "vote of another call": (sequence(forge_vote_of_another_call, let_go), "the vote of Eve was changed"),
+    "vote of another call": (
+        sequence(forge_vote_of_another_call, let_go),
+        "the vote of Eve was changed",
+    ),
     "same vote twice": (
         sequence(lambda: forge_vote(user=None, name="Bob"), let_go),
         "the vote of Bob was changed",
@@ -133,16 +141,28 @@ TWO_VOTES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ApprovalRequest.objects.update(execute_by=timezone.now() + timedelta(days=9)),
         "the expiry of the decision was changed",
     ),
-    "other group": (lambda: ApprovalRequest.objects.update(group=None), "the group that can decide was changed"),
+    "other group": (
+        lambda: ApprovalRequest.objects.update(group=None),
+        "the group that can decide was changed",
+    ),
     "other arguments": (replace_arguments, "its binding was changed"),
     "other edit": (replace_by_edit, "its binding was changed"),
-    "other agent": (lambda: write_over(agent_slug="other"), "its requester or its request was changed"),
-    "other endpoint": (lambda: write_over(endpoint_slug="other"), "its requester or its request was changed"),
+    "other agent": (
+        lambda: write_over(agent_slug="other"),
+        "its requester or its request was changed",
+    ),
+    "other endpoint": (
+        lambda: write_over(endpoint_slug="other"),
+        "its requester or its request was changed",
+    ),
     "other words of the agent": (
         lambda: ApprovalRequest.objects.update(said="x"),
         "the message of the agent was changed",
     ),
-    "vote taken away": (lambda: ApprovalVote.objects.last().delete(), "one of its votes is missing"),
+    "vote taken away": (
+        lambda: ApprovalVote.objects.last().delete(),
+        "one of its votes is missing",
+    ),
 }
 
 
@@ -161,7 +181,9 @@ async def refused(here: Site, ticket: held_calls.Ticket, words: str) -> None:
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("case", ONE_VOTE)
-async def test_call_with_one_of_two_votes_is_not_sent(here: Site, bob: User, settings: Any, case: str) -> None:
+async def test_call_with_one_of_two_votes_is_not_sent(
+    here: Site, bob: User, settings: Any, case: str
+) -> None:
     act, words = ONE_VOTE[case]
     first = await pending(here, settings)
     await vote(bob)
@@ -175,7 +197,9 @@ async def test_call_with_one_of_two_votes_is_not_sent(here: Site, bob: User, set
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("case", TWO_VOTES)
-async def test_approved_call_that_was_changed_is_not_sent(here: Site, bob: User, settings: Any, case: str) -> None:
+async def test_approved_call_that_was_changed_is_not_sent(
+    here: Site, bob: User, settings: Any, case: str
+) -> None:
     act, words = TWO_VOTES[case]
     first = await pending(here, settings)
     await vote(bob)
@@ -190,7 +214,9 @@ def tamper(act: Callable[[], Any]) -> None:
 
 
 @pytest.mark.both_databases
-async def test_quorum_that_was_lowered_before_the_last_vote_is_found(here: Site, bob: User, settings: Any) -> None:
+async def test_quorum_that_was_lowered_before_the_last_vote_is_found(
+    here: Site, bob: User, settings: Any
+) -> None:
     """The site itself counts the votes then, and takes one for enough."""
     first = await pending(here, settings)
     await db_call(lambda: ApprovalRequest.objects.update(quorum=1))
@@ -200,7 +226,9 @@ async def test_quorum_that_was_lowered_before_the_last_vote_is_found(here: Site,
 
 
 @pytest.mark.both_databases
-async def test_call_that_was_never_asked_about_is_not_sent(here: Site, bob: User, settings: Any) -> None:
+async def test_call_that_was_never_asked_about_is_not_sent(
+    here: Site, bob: User, settings: Any
+) -> None:
     """A copy of an approved call, with request and votes, under new names."""
     await pending(here, settings)
     await vote(bob)
@@ -215,14 +243,18 @@ async def test_call_that_was_never_asked_about_is_not_sent(here: Site, bob: User
 
 def insert_copy() -> str:
     request = ApprovalRequest.objects.select_related("call").get()
-    votes, call = list(request.votes.all()), request.call
+    votes = list(request.votes.all())
+    call = request.call
     with unguarded():
         call.pk = secrets.token_hex(16)
         call.save(force_insert=True)
-        request.pk, request.call, request.join_key = secrets.token_hex(16), call, None
+        request.pk = secrets.token_hex(16)
+        request.call = call
+        request.join_key = None
         request.save(force_insert=True)
         for each in votes:
-            each.pk, each.request = None, request
+            each.pk = None
+            each.request = request
             each.save(force_insert=True)
     return str(request.pk)
 
@@ -233,7 +265,9 @@ async def test_call_that_has_run_is_not_sent_again(here: Site, bob: User, settin
     await vote(bob)
     await vote(await User.objects.aget(username="eve"))
     assert (await here.engine.approvals.run(first.ticket)).state == State.SUCCEEDED
-    await db_call(tamper, lambda: Invocation.objects.update(state=State.READY, finished_at=None, fence=0))
+    await db_call(
+        tamper, lambda: Invocation.objects.update(state=State.READY, finished_at=None, fence=0)
+    )
     outcome = await here.engine.approvals.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (State.VOID, "APPROVAL_UNPROVEN")
     assert "it was already sent, or has ended" in outcome.message
@@ -255,13 +289,18 @@ def forge_with_entries() -> None:
     call = Invocation.objects.get().pk
     entry = AuditEntry.objects.get(subject=f"call:{call}", kind="approval.vote")
     for number, kind in enumerate(("approval.vote", "call.approved")):
-        entry.pk, entry.seq, entry.kind, entry.hash = None, entry.seq + 1_000 + number, kind, digest(kind)
+        entry.pk = None
+        entry.seq = entry.seq + 1_000 + number
+        entry.kind = kind
+        entry.hash = digest(kind)
         entry._state.adding = True
         entry.save(force_insert=True)
 
 
 @pytest.mark.one_database
-async def test_proof_costs_one_query(here: Site, bob: User, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proof_costs_one_query(
+    here: Site, bob: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only where a held call is about to run."""
     from mcpregistry.services.records import bound
 

@@ -1,4 +1,5 @@
-"""The wait strategy through a real engine: what is said while a call is held, and when the host is let go."""
+"""The wait strategy through a real engine: what is said while a call is held, and when the host is
+let go."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ async def test_an_approved_call_that_runs_longer_than_its_host_waits_is_fetched_
     await vote(bob)
     second = await here.call("slow__count", arguments, host=HASTY)
     assert second.ticket is not None
-    assert second.ticket.state in (State.READY, State.DISPATCHED)  # on its way, and its host is let go in time
+    # on its way, and its host is let go in time
+    assert second.ticket.state in (State.READY, State.DISPATCHED)
     gate.touch()
     third = await here.call("slow__count", arguments, host=Host(name="patient", transport="http"))
     assert third.result is not None
@@ -81,9 +83,12 @@ async def test_progress_is_told_again_and_again_with_the_time_that_is_left(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "TELL_EVERY", 0.05)
-    here, ear = await site(), Ear()
+    here = await site()
+    ear = Ear()
     host = Host(name="claude-code", transport="http", progress=True)
-    calling = asyncio.ensure_future(here.call("slow__count", {"steps": 2}, host=host, on_progress=ear))
+    calling = asyncio.ensure_future(
+        here.call("slow__count", {"steps": 2}, host=host, on_progress=ear)
+    )
     await ear.until(4)
     await vote(bob)
     assert (await calling).state is State.SUCCEEDED
@@ -104,10 +109,14 @@ async def test_no_hold_outlives_the_time_to_decide(site: Make, asking: Server) -
     assert here.sent() == []
 
 
-async def test_a_question_that_breaks_the_host_leads_to_the_next_rung(site: Make, asking: Server, bob: User) -> None:
-    """What a host says that it can do is not always so; gateway.questions turns its fault into no answer."""
+async def test_a_question_that_breaks_the_host_leads_to_the_next_rung(
+    site: Make, asking: Server, bob: User
+) -> None:
+    """What a host says that it can do is not always so; gateway.questions turns its fault into no
+    answer."""
     await db_call(PolicyRule.objects.create, name="own", outcome="ask", requester_may_confirm=True)
-    here, asked = await site(), []
+    here = await site()
+    asked = []
 
     async def ask(prompt: Prompt) -> Reply:
         asked.append(prompt)
@@ -122,7 +131,9 @@ async def test_a_question_that_breaks_the_host_leads_to_the_next_rung(site: Make
     assert [prompt.request for prompt in asked] == [request.pk]
 
 
-async def test_a_confirmation_is_one_voice_where_two_must_agree(site: Make, asking: Server, bob: User) -> None:
+async def test_a_confirmation_is_one_voice_where_two_must_agree(
+    site: Make, asking: Server, bob: User
+) -> None:
     rule: Callable[..., Any] = PolicyRule.objects.create
     await db_call(rule, name="two", outcome="ask", requester_may_confirm=True, quorum=2)
     here: Site = await site()
@@ -138,13 +149,17 @@ async def test_a_confirmation_is_one_voice_where_two_must_agree(site: Make, aski
     assert (await calling).state is State.SUCCEEDED
 
 
-async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(site: Make, asking: Server, bob: User) -> None:
+async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
+    site: Make, asking: Server, bob: User
+) -> None:
     """Between the last look and the word "pending" somebody rejects: the caller hears that."""
     here: Site = await site()
     away = here.engine.approvals.away
 
     async def slowly(ticket: Any) -> Any:
-        await db_call(votes.vote, request_id=ticket.id, user=bob, approve=False, reason="no", via="web")
+        await db_call(
+            votes.vote, request_id=ticket.id, user=bob, approve=False, reason="no", via="web"
+        )
         return await away(ticket)
 
     here.engine.approvals.away = slowly
@@ -156,9 +171,16 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(site: M
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (-5, "0 s"), (0.4, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (250, "4 min 10 s"), (3600, "1 h 0 min"),
-        (7500, "2 h 5 min"), (86_400, "1 day 0 h"), (3 * 86_400 + 4 * 3600, "3 days 4 h"),
+        (-5, "0 s"),
+        (0.4, "0 s"),
+        (59, "59 s"),
+        (60, "1 min 0 s"),
+        (250, "4 min 10 s"),
+        (3600, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+        (86_400, "1 day 0 h"),
+        (3 * 86_400 + 4 * 3600, "3 days 4 h"),
     ],
-)  # fmt: skip
+)
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert two_units(seconds) == words

@@ -1,4 +1,5 @@
-"""Our side towards servers, as the suite's client: it connects, reads what there is, and uses all of it once."""
+"""Our side towards servers, as the suite's client: it connects, reads what there is, and uses all
+of it once."""
 
 from __future__ import annotations
 
@@ -43,18 +44,26 @@ async def _given(target: Any) -> Any:
     return target
 
 
-def _calls(tools: tuple[Any, ...], context: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def _calls(
+    tools: tuple[Any, ...], context: Mapping[str, Any]
+) -> list[tuple[str, Mapping[str, Any]]]:
     if "toolCalls" in context:
         return [(call["name"], call["arguments"]) for call in context["toolCalls"]]
     schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
-    return [(name, ARGUMENTS.get(name) or _sample(schema, schemas)) for name, schema in schemas.items()]
+    return [
+        (name, ARGUMENTS.get(name) or _sample(schema, schemas)) for name, schema in schemas.items()
+    ]
 
 
 def _sample(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """Something for every required argument; one that is called ``schema`` gets a schema back as it came."""
+    """Something for every required argument; one that is called ``schema`` gets a schema back as it
+    came."""
     given = schemas.get("json_schema_2020_12_tool", {})
     wanted = {name: schema["properties"][name].get("type") for name in schema.get("required", [])}
-    return {name: given if name == "schema" else _SAMPLES.get(kind, "x") for name, kind in wanted.items()}
+    return {
+        name: given if name == "schema" else _SAMPLES.get(kind, "x")
+        for name, kind in wanted.items()
+    }
 
 
 async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) -> None:
@@ -62,21 +71,29 @@ async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) 
     host = Forwarding(ABILITIES, ask=_person, rounds=True)
     with contextlib.suppress(DownstreamError):
         while True:
-            result = await pool.call(1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=HANG_LIMIT)
+            result = await pool.call(
+                1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=HANG_LIMIT
+            )
             if result.get("resultType") != "input_required":
                 return
             host = Forwarding(ABILITIES, _answered(result), rounds=True)
 
 
 async def _person(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Who is asked while a call waits, and leaves the form as it is: what it has as defaults is sent."""
+    """Who is asked while a call waits, and leaves the form as it is: what it has as defaults is
+    sent."""
     properties = (params.get("requestedSchema") or {}).get("properties") or {}
-    content = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+    content = {
+        name: schema["default"] for name, schema in properties.items() if "default" in schema
+    }
     return {"action": "accept", "content": content}
 
 
 def _answered(result: Mapping[str, Any]) -> dict[str, Any]:
-    said = {key: {"action": "accept", "content": {"confirmed": True}} for key in result.get("inputRequests", {})}
+    said = {
+        key: {"action": "accept", "content": {"confirmed": True}}
+        for key in result.get("inputRequests", {})
+    }
     state = {"requestState": result["requestState"]} if "requestState" in result else {}
     return {"inputResponses": said} | state
 

@@ -1,4 +1,5 @@
-"""A site whose endpoint shows the suite's tools under their own names, served by two fixture servers over HTTP."""
+"""A site whose endpoint shows the suite's tools under their own names, served by two fixture
+servers over HTTP."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def site_without_lanes(stage: Stage) -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def fixtures() -> Iterator[dict[str, str]]:
     """The addresses of the two servers."""
-    plain, tasks = conformance_server.make_server(by_request=True), tasks_server.make_server()
+    plain = conformance_server.make_server(by_request=True)
+    tasks = tasks_server.make_server()
     with (
         sdk.serving(plain.streamable_http_app()) as one,
         sdk.serving(tasks.streamable_http_app()) as two,
@@ -74,7 +76,14 @@ def token(stage: Stage, site: Web, fixtures: dict[str, str]) -> str:
     stage.endpoint(naming_style="plain")
     listed = {"conformance": (conformance_server.TOOLS, OFFERED), "tasks": (tasks_server.TOOLS,)}
     rows = [
-        stage.server(slug, *listed[slug], transport="http", url=url, allowed_networks=list(LOOPBACK), asks_roots=True)
+        stage.server(
+            slug,
+            *listed[slug],
+            transport="http",
+            url=url,
+            allowed_networks=list(LOOPBACK),
+            asks_roots=True,
+        )
         for slug, url in fixtures.items()
     ]
     Server.objects.filter(slug="conformance").update(features=[COMPLETIONS, LOGGING, SUBSCRIPTIONS])

@@ -1,7 +1,8 @@
-"""Whether the official Python client, 1.x or 2.x, accepts lists of definitions. It runs in an environment of its own.
+"""Whether the official Python client, 1.x or 2.x, accepts lists of definitions. It runs in an
+environment of its own.
 
-Standard input: ``{"name of a case": {"method": "tools/list", "results": {"2025-11-25": {…}}}}``. Standard output: ``{"name of
-a case": what the client says; "" if it lists all of them}``.
+Standard input: ``{"name of a case": {"method": "tools/list", "results": {"2025-11-25": {…}}}}``.
+Standard output: ``{"name of a case": what the client says; "" if it lists all of them}``.
 """
 
 import asyncio
@@ -44,7 +45,11 @@ async def serve(requests, answers, result):
     async for sent in requests:
         request = json.loads(sent.message.model_dump_json(by_alias=True, exclude_none=True))
         if "id" in request:
-            reply = {"jsonrpc": "2.0", "id": request["id"], "result": answer(request["method"], result)}
+            reply = {
+                "jsonrpc": "2.0",
+                "id": request["id"],
+                "result": answer(request["method"], result),
+            }
             await answers.send(SessionMessage(read_message(reply)))
 
 
@@ -60,7 +65,9 @@ async def try_case(method, result):
                 found = await getattr(client, name)()
                 listed = json.loads(found.model_dump_json(by_alias=True))[key]
                 complaints = (
-                    "" if len(listed) == len(result[key]) else f"{len(listed)} of {len(result[key])} are listed"
+                    ""
+                    if len(listed) == len(result[key])
+                    else f"{len(listed)} of {len(result[key])} are listed"
                 )
                 for tool in result[key] if method == "tools/list" else ():
                     await client.call_tool(tool["name"], {})
@@ -72,7 +79,14 @@ async def try_case(method, result):
 
 async def main():
     cases = json.load(sys.stdin)
-    print(json.dumps({title: await try_case(each["method"], each["results"][OLDER]) for title, each in cases.items()}))
+    print(
+        json.dumps(
+            {
+                title: await try_case(each["method"], each["results"][OLDER])
+                for title, each in cases.items()
+            }
+        )
+    )
 
 
 asyncio.run(main())

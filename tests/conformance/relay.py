@@ -1,4 +1,5 @@
-"""What the suite starts as its client: hands the scenario to the test's own process, which has everything loaded.
+"""What the suite starts as its client: hands the scenario to the test's own process, which has
+everything loaded.
 
 ``python -S relay.py SOCKET URL``
 """

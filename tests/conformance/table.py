@@ -1,4 +1,5 @@
-"""Write the table of the supported features into the documentation: ``python -m tests.conformance.table``."""
+"""Write the table of the supported features into the documentation: ``python -m
+tests.conformance.table``."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "protocol.md"
-_BEGIN, _END = "<!-- table: begin -->\n", "<!-- table: end -->"
+_BEGIN = "<!-- table: begin -->\n"
+_END = "<!-- table: end -->"
 _VERSIONS = {"modern": "2026-07-28", "older": "2025-11-25"}
 
 
@@ -24,9 +26,13 @@ def replaced(text: str, table: str) -> str:
 
 
 def written(
-    features: Sequence[str], eras: Sequence[str], doors: Sequence[str], found: Mapping[tuple[str, str, str], list[str]]
+    features: Sequence[str],
+    eras: Sequence[str],
+    doors: Sequence[str],
+    found: Mapping[tuple[str, str, str], list[str]],
 ) -> str:
-    """Make a row for each feature, and a column for each pair of protocol versions. The cells name the transports."""
+    """Make a row for each feature, and a column for each pair of protocol versions. The cells name
+    the transports."""
     pairs = [(host, server) for host in eras for server in eras]
     head = ["", *(f"host {_VERSIONS[host]}, server {_VERSIONS[server]}" for host, server in pairs)]
     rows = [head, ["---"] * len(head)]

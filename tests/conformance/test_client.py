@@ -1,4 +1,5 @@
-"""The scenarios for clients, with our connections to servers as the client; OAuth's are left out until we speak it."""
+"""The scenarios for clients, with our connections to servers as the client; OAuth's are left out
+until we speak it."""
 
 from __future__ import annotations
 
@@ -35,4 +36,7 @@ async def test_what_is_required_of_clients_holds_for_our_connections(revision):
     # The suite is content with a client that does nothing.
     for name, outcome in found.items():
         assert "SUCCESS" in outcome.statuses(name), outcome.printed
-    assert {"tools_call", "sse-retry" if revision == "2025-11-25" else "http-custom-headers"} <= found.keys()
+    assert {
+        "tools_call",
+        "sse-retry" if revision == "2025-11-25" else "http-custom-headers",
+    } <= found.keys()

@@ -1,6 +1,8 @@
-"""The official clients accept every list of definitions that the site serves, whatever servers list.
+"""The official clients accept every list of definitions that the site serves, whatever servers
+list.
 
-TypeScript 1.x and 2.x run on Node, with ajv; Python 1.x has an environment of its own; Python 2.x is the installed SDK.
+TypeScript 1.x and 2.x run on Node, with ajv; Python 1.x has an environment of its own; Python 2.x
+is the installed SDK.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Served:
         stage.endpoint(slug)
         self.odd = stage.server(f"{slug}-odd", [], command=[sys.executable, "-c", ""])
         stage.agent(slug, stage.fake("echo", listed("echo"), slug=f"{slug}-good"), self.odd)
-        self.agent, self.endpoint = Agent.objects.get(slug=slug), Endpoint.objects.get(slug=slug)
+        self.agent = Agent.objects.get(slug=slug)
+        self.endpoint = Endpoint.objects.get(slug=slug)
 
     def catalogue(self, lists: Lists) -> Catalogue:
         learn_and_approve(self.odd, lists, actor=ACTOR)
@@ -55,7 +58,8 @@ class Served:
 def _case(catalogue: Catalogue, kind: str) -> Mapping[str, Any]:
     shown = catalogue.of_kind(kind)
     results = {
-        version: json.loads(shown.page_bytes(None, legacy=legacy, extra={})) for version, legacy in VERSIONS.items()
+        version: json.loads(shown.page_bytes(None, legacy=legacy, extra={}))
+        for version, legacy in VERSIONS.items()
     }
     return {"method": KINDS[kind].list_method, "results": results}
 
@@ -66,20 +70,26 @@ def _one_by_one(whole: Cases) -> dict[str, Mapping[str, Any]]:
     for title, case in whole.items():
         for key, items in case["results"]["2025-11-25"].items():
             for place in range(len(items)):
-                results = {version: {key: [found[key][place]]} for version, found in case["results"].items()}
+                results = {
+                    version: {key: [found[key][place]]}
+                    for version, found in case["results"].items()
+                }
                 cases[f"{title} {place}"] = {"method": case["method"], "results": results}
     return cases
 
 
 @pytest.fixture(scope="module")
 def cases(stage: Stage) -> Cases:
-    served, found = Served(stage), dict[str, Mapping[str, Any]]()
+    served = Served(stage)
+    found = dict[str, Mapping[str, Any]]()
     known = served.cases("all", ODD)
 
     @settings(
-        max_examples=ARBITRARY, phases=[Phase.generate], database=None,
+        max_examples=ARBITRARY,
+        phases=[Phase.generate],
+        database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )  # fmt: skip
+    )
     @given(lists=LISTS)
     def draw(lists: dict[str, list[Any]]) -> None:
         found.update(served.cases(f"arbitrary {len(found)}", lists))
@@ -90,7 +100,9 @@ def cases(stage: Stage) -> Cases:
 
 def refusals(command: list[str], cases: Cases) -> Any:
     """Why each client, or the only one, refuses a list; an empty text if it accepts it."""
-    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, input=json.dumps(cases), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -110,7 +122,11 @@ def check_answers(answers: Mapping[str, Mapping[str, str]], cases: Cases) -> Non
 
 @pytest.mark.node
 def test_official_typescript_clients_accept_every_list(cases: Cases):
-    command = [node_program(), str(HERE / "official_clients.mjs"), str(NODE_FOLDER / "node_modules")]
+    command = [
+        node_program(),
+        str(HERE / "official_clients.mjs"),
+        str(NODE_FOLDER / "node_modules"),
+    ]
     answers = refusals(command, cases)
     assert len(answers) == 3
     check_answers(answers, cases)
@@ -129,13 +145,28 @@ def test_python_client_1_accepts_every_list(cases: Cases):
 
 @pytest.mark.node
 def test_official_clients_refuse_what_servers_list(stage: Stage):
-    """The corpus is worth something: as it is, each of these costs a host on TypeScript 1.x its list."""
-    refused = ["no_type", "result_dangling_reference", "title_number", "icons_object", "annotations_text", "meta_list"]
+    """The corpus is worth something: as it is, each of these costs a host on TypeScript 1.x its
+    list."""
+    refused = [
+        "no_type",
+        "result_dangling_reference",
+        "title_number",
+        "icons_object",
+        "annotations_text",
+        "meta_list",
+    ]
     odd = {tool["name"]: tool for tool in ODD["tool"]}
     cases = {
-        name: {"method": "tools/list", "results": {version: {"tools": [odd[name]]} for version in VERSIONS}}
+        name: {
+            "method": "tools/list",
+            "results": {version: {"tools": [odd[name]]} for version in VERSIONS},
+        }
         for name in refused
     }
-    command = [node_program(), str(HERE / "official_clients.mjs"), str(NODE_FOLDER / "node_modules")]
+    command = [
+        node_program(),
+        str(HERE / "official_clients.mjs"),
+        str(NODE_FOLDER / "node_modules"),
+    ]
     complaints = refusals(command, cases)["TypeScript 1.x"]
     assert [name for name in refused if not complaints[name]] == []

@@ -1,7 +1,9 @@
-"""What of MCP is carried, found out with real clients and servers: feature by era of either side and door.
+"""What of MCP is carried, found out with real clients and servers: feature by era of either side
+and door.
 
-``docs/protocol.md`` shows it. ``python -m tests.conformance.table`` writes it there again. Each cell is tried: a change is made and heard
-of, a line is logged and read. With two web processes, each request of a host over HTTP opens a connection, so either process may get it.
+``docs/protocol.md`` shows it. ``python -m tests.conformance.table`` writes it there again. Each
+cell is tried: a change is made and heard of, a line is logged and read. With two web processes,
+each request of a host over HTTP opens a connection, so either process may get it.
 """
 
 from __future__ import annotations
@@ -50,15 +52,20 @@ OFFERED = {"prompt": PROMPTS, "resource": RESOURCES, "template": TEMPLATES}
 
 
 def make_server() -> Any:
-    """The fixture of the conformance suite, with a tool that asks in the older way, and one that changes a resource."""
+    """The fixture of the conformance suite, with a tool that asks in the older way, and one that
+    changes a resource."""
     server = conformance_server.make_server()
-    bus, subscribers = InMemorySubscriptionBus(), set[Any]()
+    bus = InMemorySubscriptionBus()
+    subscribers = set[Any]()
     inner = server.get_request_handler("tools/call").handler
 
     async def list_tools(ctx: Any, params: Any) -> Any:
         return {
-            "tools": [*conformance_server.TOOLS, ASK, TOUCH], "resultType": "complete", "ttlMs": 0, "cacheScope": "private",
-        }  # fmt: skip
+            "tools": [*conformance_server.TOOLS, ASK, TOUCH],
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+        }
 
     async def subscribe(ctx: Any, params: t.SubscribeRequestParams) -> t.EmptyResult:
         subscribers.add(ctx.session)
@@ -77,14 +84,21 @@ def make_server() -> Any:
         if params.name != ASK["name"]:
             return await inner(ctx, params)
         name = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-        # On the stream of the call, as the server library's own context does: beside it, it could be of any host's call.
-        found = await ctx.session.elicit_form("What is your name?", name, related_request_id=ctx.request_id)
-        return {"content": [{"type": "text", "text": f"Hello, {(found.content or {}).get('name')}!"}]}
+        # On the stream of the call, as the server library's own context does: beside it, it could
+        # be of any host's call.
+        found = await ctx.session.elicit_form(
+            "What is your name?", name, related_request_id=ctx.request_id
+        )
+        return {
+            "content": [{"type": "text", "text": f"Hello, {(found.content or {}).get('name')}!"}]
+        }
 
     server.add_request_handler("tools/list", t.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", t.CallToolRequestParams, call_tool)
     server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, subscribe)
-    server.add_request_handler("subscriptions/listen", t.SubscriptionsListenRequestParams, ListenHandler(bus))
+    server.add_request_handler(
+        "subscriptions/listen", t.SubscriptionsListenRequestParams, ListenHandler(bus)
+    )
     return server
 
 
@@ -106,7 +120,10 @@ class Seen:
     """A client at one door of one host, towards one server, and whatever it can find out there."""
 
     def __init__(self, client: Client, host: str, server: str, heard: Heard) -> None:
-        self.client, self.host, self.server, self.heard = client, host, server, heard
+        self.client = client
+        self.host = host
+        self.server = server
+        self.heard = heard
 
     async def tools(self) -> bool:
         names = {tool.name for tool in (await self.client.list_tools()).tools}
@@ -157,7 +174,9 @@ class Seen:
 
         if self.host == "modern":
             return await self._told(
-                change, t.ResourceUpdatedNotification, self.client.listen(resource_subscriptions=[WATCHED])
+                change,
+                t.ResourceUpdatedNotification,
+                self.client.listen(resource_subscriptions=[WATCHED]),
             )
         with warnings.catch_warnings(action="ignore", category=MCPDeprecationWarning):
             await self.client.subscribe_resource(WATCHED)
@@ -178,8 +197,11 @@ class Seen:
             await until(lambda: "Tool execution completed" in self.heard.lines)
         return "Tool execution started" in self.heard.lines
 
-    async def _told(self, change: Callable[[], Awaitable[None]], kind: type[Any], listening: Any) -> bool:
-        """Whether the host hears of a change: on its connection, or on a stream that it opens for that."""
+    async def _told(
+        self, change: Callable[[], Awaitable[None]], kind: type[Any], listening: Any
+    ) -> bool:
+        """Whether the host hears of a change: on its connection, or on a stream that it opens for
+        that."""
         news = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
             if listening is not None:
@@ -189,7 +211,9 @@ class Seen:
                 self.heard.messages.clear()
                 await change()
                 with contextlib.suppress(AssertionError):
-                    await until(lambda: news.is_set() or kind in self.heard.messages, HANG_LIMIT / TRIES)
+                    await until(
+                        lambda: news.is_set() or kind in self.heard.messages, HANG_LIMIT / TRIES
+                    )
                     return True
         return False
 
@@ -202,7 +226,9 @@ async def _hear(stream: Any, news: asyncio.Event) -> None:
 def toggle(slug: str) -> None:
     """Take a server away from its endpoint, or put it back."""
     server = Server.objects.get(slug=slug)
-    (lifecycle.disable_server if server.enabled else lifecycle.enable_server)(server=server, actor=ACTOR)
+    (lifecycle.disable_server if server.enabled else lifecycle.enable_server)(
+        server=server, actor=ACTOR
+    )
 
 
 FEATURES: dict[str, Callable[[Seen], Awaitable[bool]]] = {
@@ -221,17 +247,25 @@ FEATURES: dict[str, Callable[[Seen], Awaitable[bool]]] = {
 
 @pytest.fixture(scope="module")
 def tokens(stage: Stage, site: Web) -> Iterator[dict[str, str]]:
-    """By the server's era: an endpoint of that name, an agent of that name, and the agent's token."""
+    """By the server's era: an endpoint of that name, an agent of that name, and the agent's
+    token."""
     with sdk.serving(make_server().streamable_http_app()) as address:
         found = {}
         for era in ERAS:
             stage.endpoint(era, naming_style="plain")
             server = stage.server(
-                era, [*conformance_server.TOOLS, ASK, TOUCH], OFFERED, transport="http", url=f"{address}/mcp",
-                allowed_networks=list(LOOPBACK), protocol_mode="legacy" if era == "older" else "modern",
-            )  # fmt: skip
+                era,
+                [*conformance_server.TOOLS, ASK, TOUCH],
+                OFFERED,
+                transport="http",
+                url=f"{address}/mcp",
+                allowed_networks=list(LOOPBACK),
+                protocol_mode="legacy" if era == "older" else "modern",
+            )
             Server.objects.filter(slug=era).update(features=[COMPLETIONS, LOGGING, SUBSCRIPTIONS])
-            found[era] = stage.agent(era, server, stage.fake("echo", listed("extra"), slug=f"{era}-extra"))
+            found[era] = stage.agent(
+                era, server, stage.fake("echo", listed("extra"), slug=f"{era}-extra")
+            )
             site.wait_known(found[era])
         yield found
 
@@ -242,7 +276,14 @@ async def _person(context: Any, params: t.ElicitRequestParams) -> t.ElicitResult
 
 @contextlib.asynccontextmanager
 async def at(
-    door: str, host: str, server: str, site: Web, launched: launcher.Launcher, token: str, *, kept: bool = True
+    door: str,
+    host: str,
+    server: str,
+    site: Web,
+    launched: launcher.Launcher,
+    token: str,
+    *,
+    kept: bool = True,
 ) -> AsyncIterator[Seen]:
     heard = Heard()
     options: dict[str, Any] = {"elicitation_callback": _person, "logging_callback": heard.line}
@@ -261,7 +302,9 @@ async def at(
         yield Seen(client, host, server, heard)
 
 
-async def carried(feature: Callable[[Seen], Awaitable[bool]], seen: Seen, refused: list[str]) -> bool:
+async def carried(
+    feature: Callable[[Seen], Awaitable[bool]], seen: Seen, refused: list[str]
+) -> bool:
     """Whether it works there; a refusal is a plain no, and noted."""
     try:
         async with asyncio.timeout(2 * HANG_LIMIT):
@@ -277,13 +320,16 @@ Found = dict[tuple[str, str, str], list[str]]
 async def tried(
     doors: list[str], site: Web, launched: launcher.Launcher, tokens: dict[str, str], **options: Any
 ) -> tuple[Found, list[str]]:
-    """The doors where each feature works, by feature and eras of host and server; and the refusals."""
+    """The doors where each feature works, by feature and eras of host and server; and the
+    refusals."""
     found: Found = {}
     refused: list[str] = []
     for door in doors:
         for host in ERAS:
             for server in ERAS:
-                async with at(door, host, server, site, launched, tokens[server], **options) as seen:
+                async with at(
+                    door, host, server, site, launched, tokens[server], **options
+                ) as seen:
                     for name, feature in FEATURES.items():
                         there = found.setdefault((name, host, server), [])
                         there += [door] if await carried(feature, seen, refused) else []
@@ -296,7 +342,9 @@ async def test_the_table_of_the_documentation_is_what_clients_find(site, launche
     table = written(list(FEATURES), ERAS, DOORS, found)
     if os.environ.get("WRITE_PROTOCOL_TABLE") == "1":
         PAGE.write_text(replaced(PAGE.read_text(), table))
-    assert between(PAGE.read_text()) == table, "\n".join(["run: python -m tests.conformance.table", *refused])
+    assert between(PAGE.read_text()) == table, "\n".join(
+        ["run: python -m tests.conformance.table", *refused]
+    )
 
 
 @pytest.mark.exhaustive
@@ -304,5 +352,7 @@ async def test_it_is_the_same_with_two_web_processes(stage, site, launched, toke
     doors = [door for door in DOORS if door != "stdio"]
     with web(stage.env, processes=2) as several:
         found, refused = await tried(doors, several, launched, tokens, kept=False)
-    missing = {cell: sorted({*doors} - {*there}) for cell, there in found.items() if {*there} != {*doors}}
+    missing = {
+        cell: sorted({*doors} - {*there}) for cell, there in found.items() if {*there} != {*doors}
+    }
     assert missing == {}, "\n".join(refused)

@@ -1,4 +1,5 @@
-"""``controlplane.web`` whose every MCP request goes through the SDK: what the lanes are compared with."""
+"""``controlplane.web`` whose every MCP request goes through the SDK: what the lanes are compared
+with."""
 
 from __future__ import annotations
 

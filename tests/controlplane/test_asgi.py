@@ -121,7 +121,8 @@ def gateway():
 
 @pytest.fixture
 def site(gateway, monkeypatch):
-    monkeypatch.setattr(completeness, "require", lambda: None)  # most of these tests have no database
+    # most of these tests have no database
+    monkeypatch.setattr(completeness, "require", lambda: None)
     return Site(gateway, monkeypatch)
 
 
@@ -134,7 +135,9 @@ async def test_the_gateway_lives_as_long_as_the_server_and_gets_its_own_paths_on
     assert gateway.events == ["up", "/mcp/default", "down"]
 
 
-async def test_a_signal_ends_listen_streams_at_once_and_the_handler_goes_with_the_server(live_db, site, gateway):
+async def test_a_signal_ends_listen_streams_at_once_and_the_handler_goes_with_the_server(
+    live_db, site, gateway
+):
     before = signal.getsignal(signal.SIGTERM)
 
     async def stop() -> None:
@@ -191,9 +194,13 @@ async def test_ready_once_database_migrations_and_gateway_are(live_db, site):
     await site.live(ask)
 
 
-async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_the_same(live_db, site, monkeypatch):
+async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_the_same(
+    live_db, site, monkeypatch
+):
     monkeypatch.setattr(
-        health, "_unclaimed", lambda: "2 packages have waited for a worker, the oldest one for 5 minutes"
+        health,
+        "_unclaimed",
+        lambda: "2 packages have waited for a worker, the oldest one for 5 minutes",
     )
 
     async def ask() -> None:
@@ -206,7 +213,9 @@ async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_th
     await site.live(ask)
 
 
-async def test_a_report_of_work_that_fails_or_takes_long_keeps_the_process_ready(live_db, site, monkeypatch):
+async def test_a_report_of_work_that_fails_or_takes_long_keeps_the_process_ready(
+    live_db, site, monkeypatch
+):
     go_on = threading.Event()
 
     def hangs() -> str:
@@ -244,7 +253,11 @@ async def test_a_dead_database_is_said_without_its_words(live_db, site, monkeypa
 async def test_not_ready_in_time_while_the_database_does_not_answer(live_db, site, monkeypatch):
     monkeypatch.setattr(health, "PATIENCE", PATIENCE)
     answers = threading.Event()
-    monkeypatch.setattr(health, "unapplied_migrations", lambda: [] if answers.wait(2 * HANG_LIMIT) else ["it went on"])
+    monkeypatch.setattr(
+        health,
+        "unapplied_migrations",
+        lambda: [] if answers.wait(2 * HANG_LIMIT) else ["it went on"],
+    )
     try:
         async with asyncio.timeout(HANG_LIMIT):
             status, body = await site.get("/readyz")
@@ -265,7 +278,10 @@ async def test_not_ready_while_the_disk_is_full(live_db, site, monkeypatch):
             patched.setattr(os, "posix_fallocate", full)
             status, body = await site.get("/readyz")
         said = json.loads(body)["recording"]
-        assert (status, said) == (503, "the disk of the database is not writable: No space left on device")
+        assert (status, said) == (
+            503,
+            "the disk of the database is not writable: No space left on device",
+        )
         assert (await site.get("/readyz"))[0] == 200
 
     await site.live(look)
@@ -300,7 +316,8 @@ async def test_not_ready_while_a_newer_column_keeps_this_process_from_recording(
 
     async def look() -> None:
         assert (await site.get("/readyz"))[0] == 200
-        # SQLite itself refuses such a column without a default; its own rebuilding of the table makes one all the same.
+        # SQLite itself refuses such a column without a default; its own rebuilding of the table
+        # makes one all the same.
         if connection.vendor == "sqlite":
             return
         await db_call(change, "ADD COLUMN newer integer NOT NULL")
@@ -309,13 +326,18 @@ async def test_not_ready_while_a_newer_column_keeps_this_process_from_recording(
         finally:
             await db_call(change, "DROP COLUMN newer")
         assert status == 503
-        assert "mcpregistry_invocation.newer is newer than this process" in json.loads(body)["recording"]
+        assert (
+            "mcpregistry_invocation.newer is newer than this process"
+            in json.loads(body)["recording"]
+        )
         assert (await site.get("/readyz"))[0] == 200
 
     await site.live(look)
 
 
-async def test_a_process_that_asks_instead_of_hearing_is_ready_and_says_so_a_blind_one_is_not(live_db, site, gateway):
+async def test_a_process_that_asks_instead_of_hearing_is_ready_and_says_so_a_blind_one_is_not(
+    live_db, site, gateway
+):
     states = iter(["ok", "polling", "blind"])
     gateway.engine.feed = SimpleNamespace()
 
@@ -323,7 +345,10 @@ async def test_a_process_that_asks_instead_of_hearing_is_ready_and_says_so_a_bli
         for state in ("ok", "polling", "blind"):
             gateway.engine.feed.state = SimpleNamespace(value=next(states))
             status, body = await site.get("/readyz")
-            assert (status, json.loads(body)["changes"]) == (503 if state == "blind" else 200, state)
+            assert (status, json.loads(body)["changes"]) == (
+                503 if state == "blind" else 200,
+                state,
+            )
 
     await site.live(look)
 
@@ -335,7 +360,8 @@ async def test_calls_of_the_process_that_this_one_replaces_end_once_the_database
     host = socket.gethostname()[:24]
     await db_call(dispatched, "dead", writer=f"web:{host}:47:aaaa", lease=timedelta(hours=1))
     await db_call(dispatched, "alive", writer=f"web:{host}:48:aaaa", lease=timedelta(hours=1))
-    bury, refusals = reaping.bury_predecessor, iter([OperationalError("no connection")])
+    bury = reaping.bury_predecessor
+    refusals = iter([OperationalError("no connection")])
 
     def sometimes(kind: str, pid: int) -> int:
         for refusal in refusals:

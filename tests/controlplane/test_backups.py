@@ -1,4 +1,5 @@
-"""A backup is the site at one moment, whatever runs meanwhile; what is restored is that site, or nothing at all."""
+"""A backup is the site at one moment, whatever runs meanwhile; what is restored is that site, or
+nothing at all."""
 
 from __future__ import annotations
 
@@ -64,8 +65,10 @@ def saved(folder: Path) -> Path:
 
 
 def told_to_change(lines: list[bytes], change: Callable[[Any], Any]) -> bytes:
-    """The same backup with the first row of servers changed, as somebody would who has the file alone."""
-    changed, at = list(lines), next(n for n, line in enumerate(lines) if b'"table": "mcpregistry.server"' in line) + 1
+    """The same backup with the first row of servers changed, as somebody would who has the file
+    alone."""
+    changed = list(lines)
+    at = next(n for n, line in enumerate(lines) if b'"table": "mcpregistry.server"' in line) + 1
     changed[at] = json.dumps(change(json.loads(lines[at]))).encode() + b"\n"
     return gzip.compress(b"".join(changed))
 
@@ -80,8 +83,12 @@ def test_a_backup_under_load_restored_elsewhere_misses_no_call_that_had_ended(tm
     async def loaded() -> list[str]:
         async with load.running():
             await until(lambda: len(load.told) >= 40)
-            before = [body["mcp"]["invocation_id"] for _, status, body in load.told if status == 200]
-            code, said = await asyncio.to_thread(elsewhere.here().run, "backup", str(tmp_path / "backups"))
+            before = [
+                body["mcp"]["invocation_id"] for _, status, body in load.told if status == 200
+            ]
+            code, said = await asyncio.to_thread(
+                elsewhere.here().run, "backup", str(tmp_path / "backups")
+            )
             assert code == 0, said
             assert "The file was checked and is complete" in said
             at = len(load.told)
@@ -96,14 +103,22 @@ def test_a_backup_under_load_restored_elsewhere_misses_no_call_that_had_ended(tm
     assert {status for _, status, _ in load.told} == {200}
     (file,) = (tmp_path / "backups").iterdir()
     with gzip.open(file) as stream:
-        assert json.loads(stream.readline())["passphrase"]["n"] == 2**17, "half a second for each guess"
+        assert json.loads(stream.readline())["passphrase"]["n"] == 2**17, (
+            "half a second for each guess"
+        )
     other = elsewhere.of_the_same_kind(tmp_path / "other")
     code, said = other.run("restore", str(file))
     assert code == 0, said
     assert "The audit log and all invariants are intact" in said
     other.assert_whole()
-    there = dict(other.shown("list(apps.get_model('mcpregistry.Invocation').objects.values_list('id', 'state'))"))
-    assert [call for call in ended if there.get(call) not in {str(state) for state in TERMINAL}] == []
+    there = dict(
+        other.shown(
+            "list(apps.get_model('mcpregistry.Invocation').objects.values_list('id', 'state'))"
+        )
+    )
+    assert [
+        call for call in ended if there.get(call) not in {str(state) for state in TERMINAL}
+    ] == []
     assert len(there) <= len(load.told)
 
 
@@ -111,7 +126,9 @@ def test_a_backup_under_load_restored_elsewhere_misses_no_call_that_had_ended(tm
 def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     """A site whose rows are odd on purpose, into a database without a single table."""
     Credential.objects.create(name="github", value="s3cret-value")
-    server = Server.objects.create(slug="odd", env={"TOKEN": "v"}, server_info={"b": 1e16, "a": [None, 1.5, "é\n"]})
+    server = Server.objects.create(
+        slug="odd", env={"TOKEN": "v"}, server_info={"b": 1e16, "a": [None, 1.5, "é\n"]}
+    )
     provider = Provider.objects.create(slug="p", kind="scripted")
     LanguageModel.objects.create(provider=provider, name="m", input_price=Decimal("0.000001"))
     gone = Agent.objects.create(slug="gone")
@@ -125,12 +142,25 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     other = elsewhere.of_the_same_kind(tmp_path / "other", migrate=False)
     code, said = other.run("restore", str(file))
     assert code == 0, said
-    assert other.shown("apps.get_model('mcpregistry.Credential').objects.get().value") == "s3cret-value"
-    assert other.shown("apps.get_model('mcpregistry.Server').objects.get(slug='odd').env") == {"TOKEN": "v"}
-    assert other.shown("apps.get_model('mcpregistry.Server').objects.get(slug='odd').server_info") == server.server_info
-    assert other.shown("apps.get_model('subagents.LanguageModel').objects.get().input_price") == "0.000001"
+    assert (
+        other.shown("apps.get_model('mcpregistry.Credential').objects.get().value")
+        == "s3cret-value"
+    )
+    assert other.shown("apps.get_model('mcpregistry.Server').objects.get(slug='odd').env") == {
+        "TOKEN": "v"
+    }
+    assert (
+        other.shown("apps.get_model('mcpregistry.Server').objects.get(slug='odd').server_info")
+        == server.server_info
+    )
+    assert (
+        other.shown("apps.get_model('subagents.LanguageModel').objects.get().input_price")
+        == "0.000001"
+    )
     assert other.shown("apps.get_model('mcpregistry.Agent').objects.create(slug='new').pk") > number
-    assert other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+    assert (
+        other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+    )
     again = other.run("restore", str(file))
     assert again[0] == 1
     assert "The database is not empty" in again[1]
@@ -139,13 +169,17 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
-    """They live no more: nothing waits for them, and the records hold together before any clock has run."""
+    """They live no more: nothing waits for them, and the records hold together before any clock has
+    run."""
     server = confirmed()
     dispatched(lease=timedelta(hours=1))
     Connection.objects.create(
-        server=server, process="web@elsewhere:1", state="connected", since=timezone.now(),
+        server=server,
+        process="web@elsewhere:1",
+        state="connected",
+        since=timezone.now(),
         seen_at=timezone.now() - timedelta(hours=1),
-    )  # fmt: skip
+    )
     other = elsewhere.of_the_same_kind(tmp_path / "other")
     code, said = other.run("restore", str(saved(tmp_path / "made")))
     assert code == 0, said
@@ -170,7 +204,9 @@ def test_a_restored_site_knows_its_archives(tmp_path):
     code, said = other.run("audit", "verify", "--full", "--archive", str(tmp_path))
     assert code == 0, said
     assert "4 entries of 1 chains are in archives" in said
-    assert other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+    assert (
+        other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+    )
 
 
 def fresh_sqlite(var: Path) -> elsewhere.Site:
@@ -197,7 +233,8 @@ def test_keys_open_with_the_passphrase_alone(tmp_path):
 def test_what_was_cut_changed_or_swapped_is_no_backup(tmp_path):
     Server.objects.create(slug="one")
     file = saved(tmp_path / "made")
-    whole, lines = file.read_bytes(), gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    whole = file.read_bytes()
+    lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
     renamed = told_to_change(lines, lambda row: [row[0], row[1], "evil", *row[3:]])
     other_head = lines[0].replace(b'"release": "', b'"release": "9')
     bad = {
@@ -207,7 +244,9 @@ def test_what_was_cut_changed_or_swapped_is_no_backup(tmp_path):
         "unfinished": gzip.compress(b"".join(lines[:-1])),
         "changed": renamed,
         "another head": gzip.compress(other_head + b"".join(lines[1:])),
-        "too much work": gzip.compress(lines[0].replace(b'"n": 2,', b'"n": 1073741824,') + b"".join(lines[1:])),
+        "too much work": gzip.compress(
+            lines[0].replace(b'"n": 2,', b'"n": 1073741824,') + b"".join(lines[1:])
+        ),
         "something else": b"hello",
         "other JSON": gzip.compress(b"{}\n"),
         "a later format": gzip.compress(lines[0].replace(b'"format": 1', b'"format": 2')),
@@ -237,12 +276,16 @@ def test_a_changed_backup_leaves_the_database_empty(tmp_path):
 
 
 def test_backup_of_a_newer_release_is_refused_with_the_remedy():
-    with pytest.raises(Conflict, match=r"newer release.*mcpregistry\.9999_later.*Restore it with that release"):
+    with pytest.raises(
+        Conflict, match=r"newer release.*mcpregistry\.9999_later.*Restore it with that release"
+    ):
         schema.tables({"mcpregistry": [FIRST_MIGRATION[1], "9999_later"]})
 
 
 def test_backup_from_before_the_first_release_is_refused_with_the_remedy():
-    with pytest.raises(Conflict, match=r"before the first release.*Restore it with the version that created it"):
+    with pytest.raises(
+        Conflict, match=r"before the first release.*Restore it with the version that created it"
+    ):
         schema.tables({"mcpregistry": ["0001_initial", "0002_approvals"]})
 
 
@@ -250,8 +293,12 @@ def test_backup_from_before_the_first_release_is_refused_with_the_remedy():
 def test_every_table_is_in_it_but_sessions():
     there = {table.name for table in schema.tables(schema.applied(DEFAULT_DB_ALIAS))}
     made = set(connection.introspection.table_names())
-    sessions = {"django_session", *(f"mcpregistry_host{what}" for what in ("session", "message", "stream"))}
-    index = {name for name in made if name.split("_", 3)[:3] == ["words", "of", "calls"]}  # made anew of the rows
+    sessions = {
+        "django_session",
+        *(f"mcpregistry_host{what}" for what in ("session", "message", "stream")),
+    }
+    # made anew of the rows
+    index = {name for name in made if name.split("_", 3)[:3] == ["words", "of", "calls"]}
     assert made - there == {"django_migrations"} | sessions | index | ({"sqlite_sequence"} & made)
 
 
@@ -284,7 +331,8 @@ def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path
 def test_a_backup_keeps_no_writer_waiting_and_sees_none_of_what_they_write(tmp_path, monkeypatch):
     """A server that is saved while the tables are read is not in it, wherever the reading is."""
     Server.objects.create(slug="before")
-    read, written = Table.read, threading.Event()
+    read = Table.read
+    written = threading.Event()
 
     def meanwhile(self: Table, using: str) -> Any:
         if using == dumping.SOURCE and not written.is_set():
@@ -301,7 +349,8 @@ def test_a_backup_keeps_no_writer_waiting_and_sees_none_of_what_they_write(tmp_p
 
 
 def after_a_look(write: Any) -> Any:
-    """The moment of a transaction is its first look at the database, which the first table would be otherwise."""
+    """The moment of a transaction is its first look at the database, which the first table would be
+    otherwise."""
 
     def table(*args: Any) -> Any:
         with connections[dumping.SOURCE].cursor() as cursor:
@@ -313,7 +362,8 @@ def after_a_look(write: Any) -> Any:
 
 @pytest.mark.django_db
 def test_rows_are_the_same_from_either_database():
-    """PostgreSQL keeps neither the order of keys nor how a number is written; both are the same row."""
+    """PostgreSQL keeps neither the order of keys nor how a number is written; both are the same
+    row."""
     table = Table(Server)
     blank = [None] * len(table.columns)
     at = table.columns.index("server_info")
@@ -364,7 +414,9 @@ def test_other_keys_given_by_a_variable_are_refused_before_anything_is_done(tmp_
     file = saved(tmp_path)
     other = elsewhere.on_sqlite(tmp_path / "other")
     ring = f"k1:{base64.b64encode(os.urandom(32)).decode()}"
-    code, said = other.run("restore", str(file), SLIPSNISSE_KEYS=ring, SLIPSNISSE_SECRET_KEY="s" * 50)
+    code, said = other.run(
+        "restore", str(file), SLIPSNISSE_KEYS=ring, SLIPSNISSE_SECRET_KEY="s" * 50
+    )
     assert code == 1
     assert "Unset SLIPSNISSE_KEYS" in said
     assert not (other.var / "keys.json").exists()
@@ -374,7 +426,13 @@ def test_a_stream_in_pieces_is_one_stream(tmp_path):
     """The writer's lines come back as they went in, and the last is looked at."""
     path = tmp_path / "stream"
     with path.open("wb") as stream:
-        writer = Writer(stream, PASSPHRASE, {"release": "1", "migrations": {}}, {"secret_key": "s"}, passphrase.NO_WORK)
+        writer = Writer(
+            stream,
+            PASSPHRASE,
+            {"release": "1", "migrations": {}},
+            {"secret_key": "s"},
+            passphrase.NO_WORK,
+        )
         writer.object(table="t", columns=["a"])
         writer.line(b"[1]")
         writer.finish(tables=1, rows=1)
@@ -409,9 +467,9 @@ def test_backup_of_an_earlier_release_is_migrated_when_it_is_restored(tmp_path):
     other = fresh_sqlite(tmp_path / "other")
     code, output = other.run("restore", str(next((tmp_path / "backups").iterdir())))
     assert code == 0, output
-    assert other.shown("list(apps.get_model('mcpregistry.Credential').objects.values_list('name', flat=True))") == [
-        "earlier"
-    ]
+    assert other.shown(
+        "list(apps.get_model('mcpregistry.Credential').objects.values_list('name', flat=True))"
+    ) == ["earlier"]
     assert other.shown("apps.get_model('subagents.Provider').objects.count()") == 0
     other.assert_whole()
 
@@ -437,7 +495,8 @@ def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
     entry = AuditEntry.objects.get(kind="test")
     with unguarded():
         AuditEntry.objects.filter(pk=entry.pk).update(body=entry.body.replace("ann", "eve"))
-    walked, walk = [], chains.walked
+    walked = []
+    walk = chains.walked
     monkeypatch.setattr(chains, "walked", lambda *given: walked.append(given) or walk(*given))
     found = [problem for problem in loading.problems() if "audit chain" in problem]
     assert len(walked) == 1
@@ -477,14 +536,17 @@ def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path)
 @pytest.mark.fault
 @pytest.mark.usefixtures("live_db")
 def test_restore_of_an_older_log_that_was_killed_is_accepted_afterwards(tmp_path):
-    """All rows are there when the restore is killed, and the log does not record yet that an older one was accepted."""
+    """All rows are there when the restore is killed, and the log does not record yet that an older
+    one was accepted."""
     Server.objects.create(slug="one")
     older = saved(tmp_path / "made")
     audit.record(kind="test", actor="ann", subject="x")
     assert seal() is not None
     other = elsewhere.of_the_same_kind(tmp_path / "other")
     tell_newest_seal(other)
-    killed = other.run("restore", str(older), "--accept-older-log", SLIPSNISSE_FAILPOINT="triggers_made:crash")
+    killed = other.run(
+        "restore", str(older), "--accept-older-log", SLIPSNISSE_FAILPOINT="triggers_made:crash"
+    )
     assert killed[0] == -signal.SIGKILL
     code, said = other.run("restore", str(older), "--accept-older-log")
     assert code == 1
@@ -494,6 +556,8 @@ def test_restore_of_an_older_log_that_was_killed_is_accepted_afterwards(tmp_path
     code, said = other.run("audit", "verify")
     assert code == 1
     assert "manage.py audit accept-restore" in said
-    code, said = other.run("audit", "accept-restore", "--reason", "the restore was killed", "--confirm")
+    code, said = other.run(
+        "audit", "accept-restore", "--reason", "the restore was killed", "--confirm"
+    )
     assert code == 0, said
     other.assert_whole()

@@ -39,7 +39,9 @@ def test_an_open_folder_is_a_warning_with_the_command_that_closes_it(var):
 
 def test_kept_connections_are_an_error(settings, monkeypatch):
     monkeypatch.setitem(settings.DATABASES["default"], "CONN_MAX_AGE", 60)
-    assert [problem.id for problem in checks.connections_are_not_kept_by_age()] == ["slipsnisse.E002"]
+    assert [problem.id for problem in checks.connections_are_not_kept_by_age()] == [
+        "slipsnisse.E002"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,8 @@ def test_kept_connections_are_an_error(settings, monkeypatch):
     [(True, ["tools.example.org"], 1), (True, ["localhost"], 0), (False, ["tools.example.org"], 0)],
 )
 def test_tracebacks_are_for_this_machine_only(settings, debug, hosts, found):
-    settings.DEBUG, settings.ALLOWED_HOSTS = debug, hosts
+    settings.DEBUG = debug
+    settings.ALLOWED_HOSTS = hosts
     assert len(checks.tracebacks_stay_at_home()) == found
 
 
@@ -57,10 +60,25 @@ def test_any_host_name_is_refused(settings):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["http://host/", "localhost:6274", "https://Host", "https://host:443", "http://host:80", "*", "null"]
+    "wrong",
+    [
+        "http://host/",
+        "localhost:6274",
+        "https://Host",
+        "https://host:443",
+        "http://host:80",
+        "*",
+        "null",
+    ],
 )
 def test_what_no_browser_sends_as_its_origin_is_named(settings, wrong):
-    right = ["http://localhost:6274", "https://host", "http://[::1]:1", "vscode-webview://0a-1f", "http://host:443"]
+    right = [
+        "http://localhost:6274",
+        "https://host",
+        "http://[::1]:1",
+        "vscode-webview://0a-1f",
+        "http://host:443",
+    ]
     settings.MCP_ALLOWED_ORIGINS = ["http://own", *right, wrong]
     assert [wrong in problem.msg for problem in checks.origins_are_origins()] == [True]
 
@@ -83,7 +101,9 @@ def test_the_startup_code_of_setuptools_is_known(tmp_path, monkeypatch):
     assert [finding.ok for finding in doctor._startup_code()] == [True]
 
 
-def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(live_db, settings, monkeypatch):
+def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
+    live_db, settings, monkeypatch
+):
     """PostgreSQL only: SQLite needs neither."""
     settings.DATABASES["default"] = connection.settings_dict
     if connection.vendor == "sqlite":
@@ -91,7 +111,8 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
         return
     monkeypatch.setattr(sources, "delivered", partial(sources.delivered, HANG_LIMIT))
     assert [finding.ok for finding in (*doctor._changes(), *doctor._connections())] == [True, True]
-    monkeypatch.setattr(sources, "delivered", lambda: False)  # as behind PgBouncer in transaction mode
+    # as behind PgBouncer in transaction mode
+    monkeypatch.setattr(sources, "delivered", lambda: False)
     (finding,) = doctor._changes()
     assert not finding.ok
     assert "session mode" in finding.remedy
@@ -100,8 +121,12 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
 def test_doctor_lists_secrets_in_commands_and_addresses(db):
     assert [*doctor._secrets_in_words()] == []
     Server.objects.create(slug="flag", command=["/bin/x", "--api-key=canary"])
-    Server.objects.create(slug="plain", command=["/bin/x", "--api-key=${cred:x}", "https://db.example/"])
-    Provider.objects.create(slug="far", kind="openai", base_url="https://app:canary@models.example/v1")
+    Server.objects.create(
+        slug="plain", command=["/bin/x", "--api-key=${cred:x}", "https://db.example/"]
+    )
+    Provider.objects.create(
+        slug="far", kind="openai", base_url="https://app:canary@models.example/v1"
+    )
     (finding,) = doctor._secrets_in_words()
     assert finding.what.endswith("server flag, provider far")
     assert "canary" not in str(finding)
@@ -119,7 +144,9 @@ def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, m
     assert ("bare" in bare.what, "bubblewrap" in strict.what) == (True, True)
     monkeypatch.setattr(bubblewrap, "missing", lambda: "bubblewrap is not installed")
     _, strict, _ = doctor._sandbox()
-    assert (strict.ok, "apt install bubblewrap" in strict.what) == (True, True), "no server asks for it"
+    assert (strict.ok, "apt install bubblewrap" in strict.what) == (True, True), (
+        "no server asks for it"
+    )
     Server.objects.update(sandbox="strict")
     _, strict = doctor._sandbox()
     assert (strict.ok, "bare" in strict.what, "not started" in strict.what) == (False, True, True)

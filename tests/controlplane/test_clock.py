@@ -34,7 +34,8 @@ def tick(scheduler: Any) -> list[str]:
 
 @pytest.mark.fault
 def test_clock_runs_whatever_files_an_earlier_one_has_left() -> None:
-    """Of a clock whose disk was full at its start an empty file stayed, which stopped every later clock."""
+    """Of a clock whose disk was full at its start an empty file stayed, which stopped every later
+    clock."""
     names = ("beat-schedule", "beat-schedule.db", "__db.beat-schedule", "__db.beat-schedule.db")
     left = [settings.VAR_DIR / name for name in names]
     for path in left:

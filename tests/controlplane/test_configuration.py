@@ -1,4 +1,5 @@
-"""The whole configuration as a document: what is exported makes the same site elsewhere, and nothing twice."""
+"""The whole configuration as a document: what is exported makes the same site elsewhere, and
+nothing twice."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from mcpregistry.models import (
     SlackIdentity,
     Tool,
     Workspace,
-)  # fmt: skip
+)
 from mcpregistry.models.registry import READ
 from mcpregistry.models.sealing import sealed
 from mcpregistry.models.signed_books import HEAD_COLUMNS
@@ -57,59 +58,131 @@ from tests.origin import Origin
 ACTOR = "user:test"
 SIGNING = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
 _PASSING = {  # times, places in this database, and what was merely seen
-    "id", "uid", "created_at", "updated_at", "confirmed_at", "confirmed_launch", "next_check_at", "check_until", "first_seen_at",
-    "last_seen_at", "server_revision", "revision", "last_ok_at", "last_error", "last_error_code", "last_error_at",
-    "consecutive_failures", "unavailable_since", "protocol_era", "server_info", "server_instructions", "refreshed_at",
-    "left_out", "last_connected_at", "features", "launch_by", "test_asked_at", "tested_at", "test_model", "test_answer", "test_error",
-    "test_ms", "source", "level", "level_at", *HEAD_COLUMNS, *READ,
-}  # fmt: skip
+    "id",
+    "uid",
+    "created_at",
+    "updated_at",
+    "confirmed_at",
+    "confirmed_launch",
+    "next_check_at",
+    "check_until",
+    "first_seen_at",
+    "last_seen_at",
+    "server_revision",
+    "revision",
+    "last_ok_at",
+    "last_error",
+    "last_error_code",
+    "last_error_at",
+    "consecutive_failures",
+    "unavailable_since",
+    "protocol_era",
+    "server_info",
+    "server_instructions",
+    "refreshed_at",
+    "left_out",
+    "last_connected_at",
+    "features",
+    "launch_by",
+    "test_asked_at",
+    "tested_at",
+    "test_model",
+    "test_answer",
+    "test_error",
+    "test_ms",
+    "source",
+    "level",
+    "level_at",
+    *HEAD_COLUMNS,
+    *READ,
+}
 
 
 def furnished() -> None:
     """A site with rows of every kind, every optional column of some, and odd texts."""
     remembered("tests/controlplane/test_configuration.py", _furnish)
     group = Group.objects.create(name="night shift")
-    group.permissions.set(Permission.objects.filter(codename__in=["view_server", "decide_approval"]))
+    group.permissions.set(
+        Permission.objects.filter(codename__in=["view_server", "decide_approval"])
+    )
 
 
 def _furnish() -> None:
     populate(calls=0)
     site = Configuration.objects.get()
-    site.variable_scope, site.keep_calls_days = {"TOKEN": ["server:odd"]}, 77
+    site.variable_scope = {"TOKEN": ["server:odd"]}
+    site.keep_calls_days = 77
     site.save()
-    credentials.save_credential(credential=Credential(name="hub"), actor=ACTOR, value="s3cret", scope=["server:odd"])
+    credentials.save_credential(
+        credential=Credential(name="hub"), actor=ACTOR, value="s3cret", scope=["server:odd"]
+    )
     odd = Server(
-        slug="odd", name="Ödd “one”", description="a: b\n- c # d", command=["/bin/echo", "--", "~", "no", "1e3"],
-        max_tools=10, max_definition_bytes=2_000_000, request_timeout=0.5, shared_by="session", max_sessions=3, asks_roots=True, sampling_expert="expert",
-    )  # fmt: skip
-    odd.env, odd.extra = {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}", "PLAIN": "p4ss"}, {"x": {"y": "z"}}
+        slug="odd",
+        name="Ödd “one”",
+        description="a: b\n- c # d",
+        command=["/bin/echo", "--", "~", "no", "1e3"],
+        max_tools=10,
+        max_definition_bytes=2_000_000,
+        request_timeout=0.5,
+        shared_by="session",
+        max_sessions=3,
+        asks_roots=True,
+        sampling_expert="expert",
+    )
+    odd.env = {"TOKEN": "${TOKEN}", "HUB": "${cred:hub}", "PLAIN": "p4ss"}
+    odd.extra = {"x": {"y": "z"}}
     lifecycle.disable_server(server=lifecycle.save_server(server=odd, actor=ACTOR), actor=ACTOR)
     ann = User.objects.get(username="approver")
     energy = pools.save_pool(
-        pool=EnergyPool(slug="rationed", capacity=50.0, regeneration=0.25, on_empty="wait"), actor=ACTOR
+        pool=EnergyPool(slug="rationed", capacity=50.0, regeneration=0.25, on_empty="wait"),
+        actor=ACTOR,
     )
     sources.save_source(
-        source=RegistrySource(slug="own", base_url="https://registry.example", allowed_networks=["10.0.0.0/8"]),
+        source=RegistrySource(
+            slug="own", base_url="https://registry.example", allowed_networks=["10.0.0.0/8"]
+        ),
         actor=ACTOR,
     )
     agent = agents.save_agent(
-        agent=Agent(slug="odd-one", owner=ann, energy_pool=energy, calls_per_minute=3, capabilities=["mcp_git::*"]),
+        agent=Agent(
+            slug="odd-one",
+            owner=ann,
+            energy_pool=energy,
+            calls_per_minute=3,
+            capabilities=["mcp_git::*"],
+        ),
         actor=ACTOR,
     )
     books.save_budget(
-        budget=Budget(slug="odd-money", agent=agent, hard=Decimal("2.5"), period="week", time_zone="Europe/Oslo"),
+        budget=Budget(
+            slug="odd-money",
+            agent=agent,
+            hard=Decimal("2.5"),
+            period="week",
+            time_zone="Europe/Oslo",
+        ),
         actor=ACTOR,
     )
     place = agents.save_endpoint(
         endpoint=Endpoint(slug="odd-place", instructions="Be\nbrief.", hold_seconds=9), actor=ACTOR
     )
-    agents.save_workspace(workspace=Workspace(directory="/srv/odd", endpoint=place, agent=agent), actor=ACTOR)
-    tool = Tool.objects.filter(pinned__isnull=False).select_related("server", "pinned").order_by("pk")[0]
+    agents.save_workspace(
+        workspace=Workspace(directory="/srv/odd", endpoint=place, agent=agent), actor=ACTOR
+    )
+    tool = (
+        Tool.objects.filter(pinned__isnull=False)
+        .select_related("server", "pinned")
+        .order_by("pk")[0]
+    )
     assert tool.pinned is not None
-    Tool.objects.filter(pk=tool.pk).update(read_only=True, call_cost=Decimal("0.250000"), call_energy=1.5)
+    Tool.objects.filter(pk=tool.pk).update(
+        read_only=True, call_cost=Decimal("0.250000"), call_energy=1.5
+    )
     soon = timezone.now() + timedelta(days=3)
     grants.save_grant(
-        grant=Grant(agent=agent, tool=tool, argument_pins={"a": [1, None]}, expires_at=soon, note="n"),
+        grant=Grant(
+            agent=agent, tool=tool, argument_pins={"a": [1, None]}, expires_at=soon, note="n"
+        ),
         actor=ACTOR,
     )
     grants.save_grant(grant=Grant(endpoint=place, server=tool.server), actor=ACTOR)
@@ -123,9 +196,15 @@ def _furnish() -> None:
     _told(tool, rule, ann)
     _expert(agent, place)
     Permit.objects.create(
-        agent=agent, tool=tool, definition_hash=tool.pinned.hash, server_revision=tool.server.revision, argument_pins={"b": 1},
-        expires_at=soon, uses_left=3, created_by=ann,
-    )  # fmt: skip
+        agent=agent,
+        tool=tool,
+        definition_hash=tool.pinned.hash,
+        server_revision=tool.server.revision,
+        argument_pins={"b": 1},
+        expires_at=soon,
+        uses_left=3,
+        created_by=ann,
+    )
 
 
 def _told(tool: Tool, rule: PolicyRule, person: User) -> None:
@@ -139,26 +218,43 @@ def _told(tool: Tool, rule: PolicyRule, person: User) -> None:
 
 
 def _expert(agent: Agent, place: Endpoint) -> None:
-    """Make a provider with a model, an expert tool that this agent may call at this endpoint, and a hosted agent."""
-    provider = Provider(slug="own", kind="compatible", base_url="https://llm.example.org/v1", options={"top_p": 0.5})
-    provider = providers.save_provider(provider=provider, actor=ACTOR, key="k3y", headers={"X-A": "h3ader"})
+    """Make a provider with a model, an expert tool that this agent may call at this endpoint, and a
+    hosted agent."""
+    provider = Provider(
+        slug="own", kind="compatible", base_url="https://llm.example.org/v1", options={"top_p": 0.5}
+    )
+    provider = providers.save_provider(
+        provider=provider, actor=ACTOR, key="k3y", headers={"X-A": "h3ader"}
+    )
     model = providers.save_model(
         model=LanguageModel(provider=provider, name="m/x", input_price=Decimal("0.1")), actor=ACTOR
     )
     expert = experts.save_expert(
-        expert=ExpertTool(name="odd_expert", description="d", arguments={"q": {"type": "string"}}, max_cost=None),
+        expert=ExpertTool(
+            name="odd_expert", description="d", arguments={"q": {"type": "string"}}, max_cost=None
+        ),
         targets=[model],
         actor=ACTOR,
     )
     experts.offer(expert=expert, agents=[agent], endpoints=[place], actor=ACTOR)
-    effort.save_effort_agent(row=EffortAgent(expert=expert, enabled=False, cycle_seconds=2.5), actor=ACTOR)
+    effort.save_effort_agent(
+        row=EffortAgent(expert=expert, enabled=False, cycle_seconds=2.5), actor=ACTOR
+    )
     headends.save_headend(
         row=Headend(
-            slug="chat", kind="openai", endpoint=place, path="team-a/v1", enabled=False,
-            concurrency=3, longest_queue=7, patience_seconds=11, aliases={"gpt": "digest"}, background_prompts=True,
+            slug="chat",
+            kind="openai",
+            endpoint=place,
+            path="team-a/v1",
+            enabled=False,
+            concurrency=3,
+            longest_queue=7,
+            patience_seconds=11,
+            aliases={"gpt": "digest"},
+            background_prompts=True,
         ),
         actor=ACTOR,
-    )  # fmt: skip
+    )
 
 
 def exported() -> tuple[str, dict[str, Any]]:
@@ -180,7 +276,10 @@ def rows() -> dict[str, list[str]]:
         all_of = kind.rows() if kind.rows else kind.model._default_manager.all()
         found[kind.section] = sorted(
             json.dumps(
-                [{c.name: c.value_from_object(row) for c in columns}, {name: getattr(row, name) for name in held}],
+                [
+                    {c.name: c.value_from_object(row) for c in columns},
+                    {name: getattr(row, name) for name in held},
+                ],
                 default=str,
                 sort_keys=True,
             )
@@ -209,12 +308,15 @@ def people(django_db_setup: Origin) -> Any:
 @pytest.mark.usefixtures("live_db")
 def test_what_is_exported_makes_the_same_site_and_once_more_changes_nothing(people):
     furnished()
-    before, (file, secrets) = rows(), exported()
+    before = rows()
+    (file, secrets) = exported()
     for secret in ("s3cret", "p4ss", "k3y", "h3ader"):
         assert secret not in file
-    assert set(text.load(file.encode(), "")) == {"slipsnisse", "version", *(kind.section for kind in KINDS)}, (
-        "of every kind one"
-    )
+    assert set(text.load(file.encode(), "")) == {
+        "slipsnisse",
+        "version",
+        *(kind.section for kind in KINDS),
+    }, "of every kind one"
     assert set(secrets) >= {
         "credentials/hub/value",
         "servers/odd/env/PLAIN",
@@ -243,7 +345,9 @@ def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_
     assert not Server.objects.active().exists()
     assert not Tool.objects.filter(pinned__isnull=False).exists()
     assert Provider.objects.get(slug="own").draft_problem() is not None
-    active = [f"servers/{name}" for name, said in document["servers"].items() if said.get("confirmed")]
+    active = [
+        f"servers/{name}" for name, said in document["servers"].items() if said.get("confirmed")
+    ]
     assert [note.split(":")[0] for note in report.notes if note.startswith("servers/")] == active
     assert len(active) > 2
     again = reading.take(document, secrets, confirm=False)
@@ -257,7 +361,10 @@ def test_without_its_secrets_nothing_counts_as_confirmed_and_their_names_are_tol
     file, _ = exported()
     people()
     report = reading.take(text.load(file.encode(), "site.yaml"), {}, confirm=True)
-    assert "servers/odd: enter the missing secrets: servers/odd/env/PLAIN, servers/odd/extra." in report.notes
+    assert (
+        "servers/odd: enter the missing secrets: servers/odd/env/PLAIN, servers/odd/extra."
+        in report.notes
+    )
     assert "providers/own: the destination of its key must be confirmed." in report.notes
     assert (
         "channels/hook: left out, because these secrets are missing: channels/hook/access/signing, channels/hook/access/url."
@@ -273,7 +380,9 @@ def test_a_launch_that_somebody_edited_in_the_file_waits_for_a_person():
     file, secrets = exported()
     document = text.load(file.encode(), "site.yaml")
     name, server = next(
-        (name, said) for name, said in document["servers"].items() if said.get("confirmed") and said.get("command")
+        (name, said)
+        for name, said in document["servers"].items()
+        if said.get("confirmed") and said.get("command")
     )
     server["command"] = ["/bin/evil"]
     report = reading.take(document, secrets, confirm=False)
@@ -285,13 +394,18 @@ def test_a_launch_that_somebody_edited_in_the_file_waits_for_a_person():
 @pytest.mark.usefixtures("live_db")
 def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer():
     document = {
-        "slipsnisse": "site", "version": 1, "agents": {"ann": {"owner": "nobody-here"}},
-        "rules": {"ask": {"outcome": "ask"}}, "slack_people": {"T/U": {"user": "nobody-here"}},
-    }  # fmt: skip
+        "slipsnisse": "site",
+        "version": 1,
+        "agents": {"ann": {"owner": "nobody-here"}},
+        "rules": {"ask": {"outcome": "ask"}},
+        "slack_people": {"T/U": {"user": "nobody-here"}},
+    }
     Configuration.objects.update(keep_calls_days=77)
     report = reading.take(document, {}, confirm=True)
     assert report.made == ["agents/ann", "rules/ask"]
-    assert Configuration.objects.get().keep_calls_days == 77, "of what a file does not have it says nothing"
+    assert Configuration.objects.get().keep_calls_days == 77, (
+        "of what a file does not have it says nothing"
+    )
     assert report.notes == [
         'No user named "nobody-here". The field is left empty.',
         'No user named "nobody-here". The field is left empty.',
@@ -304,21 +418,39 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"version": 2}, "the version 2, but this release reads version 1. Import it with a newer release"),
+        (
+            {"version": 2},
+            "the version 2, but this release reads version 1. Import it with a newer release",
+        ),
         ({"slipsnisse": "other"}, "not the configuration of a whole site"),
         ({"things": {}}, '"things" is not a valid section'),
         ({"permits": []}, '"permits" is not a valid section'),
         ({"servers": []}, "servers is not an object"),
         ({"grants": {}}, "grants is not a list"),
         ({"servers": {"a": 1}}, "servers/a: the entry is not an object"),
-        ({"servers": {"a": {"comand": ["x"]}}}, 'servers/a: "comand" is not a valid key. Valid keys: '),
-        ({"servers": {"a": {"max_tools": "many"}}}, "servers/a: 'many' is not a valid value of max_tools"),
+        (
+            {"servers": {"a": {"comand": ["x"]}}},
+            'servers/a: "comand" is not a valid key. Valid keys: ',
+        ),
+        (
+            {"servers": {"a": {"max_tools": "many"}}},
+            "servers/a: 'many' is not a valid value of max_tools",
+        ),
         ({"servers": {"a": {"max_tools": 0}}}, "servers/a: "),
-        ({"tools": {"none::t": {"definition": {"name": "t"}}}}, 'tools/none::t: No server named "none"'),
+        (
+            {"tools": {"none::t": {"definition": {"name": "t"}}}},
+            'tools/none::t: No server named "none"',
+        ),
         ({"grants": [{"agent": "none"}]}, 'grants/1: No agent named "none"'),
-        ({"roles": {"night": {"permissions": ["mcpregistry.fly"]}}}, 'No permission named "mcpregistry.fly"'),
+        (
+            {"roles": {"night": {"permissions": ["mcpregistry.fly"]}}},
+            'No permission named "mcpregistry.fly"',
+        ),
         ({"rules": {"r": {"condition": "1 +"}}}, "rules/r: "),
-        ({"rules": {"r": {"condition": 5}}}, "rules/r: 5 is not a valid value of condition. Use a text"),
+        (
+            {"rules": {"r": {"condition": 5}}},
+            "rules/r: 5 is not a valid value of condition. Use a text",
+        ),
         (
             {"servers": {"a": {"description": {"x": 1}}}},
             "servers/a: {'x': 1} is not a valid value of description. Use a text",
@@ -330,12 +462,23 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
         ({"agents": {"b": {"enabled": "yes"}}}, "agents/b: enabled is neither true nor false"),
         ({"servers": {"a": {"command": 5}}}, "servers/a: "),
         (
-            {"servers": {"a": {"allowed_networks": {"x": 1}, "transport": "http", "url": "https://a.example.org"}}},
+            {
+                "servers": {
+                    "a": {
+                        "allowed_networks": {"x": 1},
+                        "transport": "http",
+                        "url": "https://a.example.org",
+                    }
+                }
+            },
             "servers/a: ",
         ),
         ({"agents": {"b": {"capabilities": "x"}}}, "agents/b: "),
         ({"agents": {"b": {"capabilities": [5]}}}, "agents/b: "),
-        ({"grants": [{"agent": "ann", "expires_at": 5}]}, "grants/1: 5 is not a valid value of expires_at. Use a time"),
+        (
+            {"grants": [{"agent": "ann", "expires_at": 5}]},
+            "grants/1: 5 is not a valid value of expires_at. Use a time",
+        ),
         ({"grants": [{"agent": "ann", "argument_pins": [1]}]}, "grants/1: "),
         ({"experts": {"e": {"arguments": [1]}}}, "experts/e: "),
         ({"channels": {"c": {"events": "asked"}}}, "channels/c: "),
@@ -362,14 +505,23 @@ def saved(slug: str, **columns: Any) -> Server:
 
 @pytest.mark.usefixtures("live_db")
 def test_secrets_in_words_of_a_command_and_in_an_address_are_named_too(people):
-    saved("a", command=["/bin/echo", "--token", "hunter2hunter2", "--api-key=xyzzy99", "--name", "plain"])
+    saved(
+        "a",
+        command=["/bin/echo", "--token", "hunter2hunter2", "--api-key=xyzzy99", "--name", "plain"],
+    )
     saved("b", transport="http", url="https://x.example.org/mcp?api_key=hunter2hunter2")
     saved("c", command=["/bin/echo"], env={"secret": "${cred:hub}"})
     saved(
         "d",
-        command=["/bin/echo", "postgresql://app:hunter2hunter2@db/prod", "-H", "Authorization: Bearer hunter2hunter2"],
+        command=[
+            "/bin/echo",
+            "postgresql://app:hunter2hunter2@db/prod",
+            "-H",
+            "Authorization: Bearer hunter2hunter2",
+        ],
     )
-    (file, secrets), before = exported(), rows()
+    (file, secrets) = exported()
+    before = rows()
     assert "hunter2" not in file
     assert "xyzzy99" not in file
     assert "plain" in file
@@ -386,14 +538,17 @@ def test_a_secret_is_sent_nowhere_else_by_an_edited_file():
     file, secrets = exported()
     document = text.load(file.encode(), "site.yaml")
     document["servers"]["evil"]["env"]["X"] = {"secret": "servers/good/env/TOKEN"}
-    with pytest.raises(ConfigInvalid, match='servers/evil: the secret "servers/good/env/TOKEN" is not allowed here'):
+    with pytest.raises(
+        ConfigInvalid, match='servers/evil: the secret "servers/good/env/TOKEN" is not allowed here'
+    ):
         reading.take(document, secrets, confirm=True)
     assert Server.objects.get(slug="evil").env == {"X": "own"}
 
 
 @pytest.mark.usefixtures("live_db")
 def test_permits_stay_on_the_site_where_they_were_given():
-    """A permit is bound to the rule that asked, and what it is bound to has keys of this database."""
+    """A permit is bound to the rule that asked, and what it is bound to has keys of this
+    database."""
     furnished()
     assert "permits" not in text.load(exported()[0].encode(), "site.yaml")
 
@@ -407,7 +562,8 @@ def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(peopl
     people()
     django_people.delete()
     document = text.load(file.encode(), "site.yaml")
-    document["channels"] = {}  # which are left out, and told of each time, until they have their secrets
+    # which are left out, and told of each time, until they have their secrets
+    document["channels"] = {}
     document["slack_people"] = {}
     assert reading.take(document, {}, confirm=True).made
     again = reading.take(document, {}, confirm=True)
@@ -418,16 +574,27 @@ def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(peopl
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"roles": {"night": {"permissions": 5}}}, {"servers": {"a": {"transport": "x", "command": ["/bin/echo"]}}},
-        {"servers": {"a": {"command": ["/bin/echo"], "enabled": "no"}}}, {"credentials": {"c": {"value": 5}}},
-        {"credentials": {"c": {"scope": 5}}}, {"agents": {"a": {"owner": []}}}, {"endpoints": {"e": {"name": None}}},
-        {"experts": {"e": {"models": 5}}}, {"channels": {"c": {"access": 5}}},
+        {"roles": {"night": {"permissions": 5}}},
+        {"servers": {"a": {"transport": "x", "command": ["/bin/echo"]}}},
+        {"servers": {"a": {"command": ["/bin/echo"], "enabled": "no"}}},
+        {"credentials": {"c": {"value": 5}}},
+        {"credentials": {"c": {"scope": 5}}},
+        {"agents": {"a": {"owner": []}}},
+        {"endpoints": {"e": {"name": None}}},
+        {"experts": {"e": {"models": 5}}},
+        {"channels": {"c": {"access": 5}}},
         {"slack_people": {"t/u": {"user": []}}},
-        {"servers": {"a": {"command": ["/bin/echo"]}}, "tools": {"a::t": {"definition": {"name": "other"}}}},
-        {"servers": {"a": {"command": ["/bin/echo"]}}, "tools": {"a::t": {"definition": {"name": "t"}, "call_cost": -1}}},
+        {
+            "servers": {"a": {"command": ["/bin/echo"]}},
+            "tools": {"a::t": {"definition": {"name": "other"}}},
+        },
+        {
+            "servers": {"a": {"command": ["/bin/echo"]}},
+            "tools": {"a::t": {"definition": {"name": "t"}, "call_cost": -1}},
+        },
     ],
     ids=lambda value: json.dumps(value)[:60],
-)  # fmt: skip
+)
 def test_values_of_the_wrong_kind_are_told_with_their_place(wrong):
     with pytest.raises(ConfigInvalid, match=rf"{list(wrong)[-1]}/"):
         reading.take({"slipsnisse": "site", "version": 1} | wrong, {}, confirm=True)
@@ -437,21 +604,90 @@ def test_values_of_the_wrong_kind_are_told_with_their_place(wrong):
 def test_whatever_configures_a_site_is_in_its_document():
     """A new model is either a kind of the document, or named here as none."""
     no_configuration = {
-        "auth.Permission", "auth.User", "mcpregistry.Token", "mcpregistry.SecondFactor", "mcpregistry.RecoveryCode", "mcpregistry.Invitation",
-        "mcpregistry.Definition", "subagents.ExpertTarget", "subagents.ExpertVersion", "mcpregistry.ImportedFile",
-        "mcpregistry.ProjectFile", "mcpregistry.Permit",
-    }  # people, what proves them and what they permitted here; parts of other rows  # fmt: skip
+        "auth.Permission",
+        "auth.User",
+        "mcpregistry.Token",
+        "mcpregistry.SecondFactor",
+        "mcpregistry.RecoveryCode",
+        "mcpregistry.Invitation",
+        "mcpregistry.Definition",
+        "subagents.ExpertTarget",
+        "subagents.ExpertVersion",
+        "mcpregistry.ImportedFile",
+        "mcpregistry.ProjectFile",
+        "mcpregistry.Permit",
+    }  # people, what proves them and what they permitted here; parts of other rows
     records = {
-        "Connection", "ServerEvent", "ServerTest", "Invocation", "ApprovalRequest", "ApprovalSeat", "ApprovalVote",
-        "AuditEntry", "AuditSeal", "AuditArchive", "AuditVerification", "HostTask", "Change", "Figure", "CountedSpan", "SpanUsage", "SpanFailure", "UsageSums", "AccessFinding", "CallText", "SavedFilter", "KeptAnswer", "LoginAttempts", "Delivery",
-        "Run", "HeadendRequest", "Turn", "Attempt", "TracedRequest", "StoredOutput", "ToolCall", "MaintenanceRequest", "MaintenanceMessage", "Proposal",
-        "TrialReport", "Conversation", "Message", "Exchange", "CycleLog", "EnergyEntry", "EnergyReservation", "ToolUsage",
-        "HostSession", "HostMessage", "HostStream", "HostSubscription", "HostConnection", "SessionOwner", "SiteProcess", "BudgetPeriod", "BudgetEntry", "BudgetReservation", "RateLevel", "Install", "RegistryEntry",
-    }  # fmt: skip
-    ours = [model for app in ("auth", "mcpregistry", "subagents") for model in apps.get_app_config(app).get_models()]
+        "Connection",
+        "ServerEvent",
+        "ServerTest",
+        "Invocation",
+        "ApprovalRequest",
+        "ApprovalSeat",
+        "ApprovalVote",
+        "AuditEntry",
+        "AuditSeal",
+        "AuditArchive",
+        "AuditVerification",
+        "HostTask",
+        "Change",
+        "Figure",
+        "CountedSpan",
+        "SpanUsage",
+        "SpanFailure",
+        "UsageSums",
+        "AccessFinding",
+        "CallText",
+        "SavedFilter",
+        "KeptAnswer",
+        "LoginAttempts",
+        "Delivery",
+        "Run",
+        "HeadendRequest",
+        "Turn",
+        "Attempt",
+        "TracedRequest",
+        "StoredOutput",
+        "ToolCall",
+        "MaintenanceRequest",
+        "MaintenanceMessage",
+        "Proposal",
+        "TrialReport",
+        "Conversation",
+        "Message",
+        "Exchange",
+        "CycleLog",
+        "EnergyEntry",
+        "EnergyReservation",
+        "ToolUsage",
+        "HostSession",
+        "HostMessage",
+        "HostStream",
+        "HostSubscription",
+        "HostConnection",
+        "SessionOwner",
+        "SiteProcess",
+        "BudgetPeriod",
+        "BudgetEntry",
+        "BudgetReservation",
+        "RateLevel",
+        "Install",
+        "RegistryEntry",
+    }
+    ours = [
+        model
+        for app in ("auth", "mcpregistry", "subagents")
+        for model in apps.get_app_config(app).get_models()
+    ]
     told = {kind.model for kind in KINDS}
-    left = {model._meta.label for model in ours if model not in told and not model.__name__.startswith("Historical")}
-    assert {label for label in left - no_configuration if label.split(".")[1] not in records} == set()
+    left = {
+        model._meta.label
+        for model in ours
+        if model not in told and not model.__name__.startswith("Historical")
+    }
+    assert {
+        label for label in left - no_configuration if label.split(".")[1] not in records
+    } == set()
 
 
 @pytest.mark.exhaustive
@@ -460,7 +696,8 @@ def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypa
     monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "correct horse battery")
     monkeypatch.setattr(writing, "WORK", 2)
     furnished()
-    site, sealed = tmp_path / "site.yaml", tmp_path / "site.secrets"
+    site = tmp_path / "site.yaml"
+    sealed = tmp_path / "site.secrets"
     call_command("exportconfig", all=True, output=str(site), secrets=str(sealed))
     assert "s3cret" not in site.read_text() + sealed.read_text()
     assert stat.S_IMODE(sealed.stat().st_mode) == 0o600

@@ -20,7 +20,9 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def answers(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -28,9 +30,12 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 async def serving(app: Any = answers, **more: Any) -> AsyncIterator[tuple[str, int]]:
     """A server with our bounds, on a loopback socket."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, http=connections.BoundedProtocol, lifespan="off", log_config=None, **more)
+    config = uvicorn.Config(
+        app, http=connections.BoundedProtocol, lifespan="off", log_config=None, **more
+    )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # they are the tests'
+    # they are the tests'
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     running = asyncio.create_task(server._serve([listener]))
     try:
         yield listener.getsockname()
@@ -53,7 +58,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHo", b"\r\n"], ids=["nothing", "half a head", "empty lines"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHo", b"\r\n"], ids=["nothing", "half a head", "empty lines"]
+)
 async def test_a_head_that_does_not_come_ends_the_connection(sent: bytes):
     async with serving() as address:
         reader, writer = await asyncio.open_connection(*address)
@@ -63,7 +70,9 @@ async def test_a_head_that_does_not_come_ends_the_connection(sent: bytes):
         writer.close()
 
 
-async def test_so_does_a_second_one_on_a_kept_connection_and_a_whole_one_is_answered(request: pytest.FixtureRequest):
+async def test_so_does_a_second_one_on_a_kept_connection_and_a_whole_one_is_answered(
+    request: pytest.FixtureRequest,
+):
     async with serving(timeout_keep_alive=round(HANG_LIMIT)) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(REQUEST)
@@ -74,7 +83,9 @@ async def test_so_does_a_second_one_on_a_kept_connection_and_a_whole_one_is_answ
         writer.close()
 
 
-async def test_an_address_has_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch, settings: Any):
+async def test_an_address_has_so_many_connections_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+):
     settings.CONNECTIONS_PER_ADDRESS = 2
     monkeypatch.setattr(connections, "_stands_for_many", lambda peer, proxies: False)
     async with serving() as address:
@@ -95,7 +106,9 @@ async def test_an_address_has_so_many_connections_and_no_more(monkeypatch: pytes
     assert not connections._open
 
 
-async def test_a_websocket_counts_for_its_address_until_it_is_closed(monkeypatch: pytest.MonkeyPatch, settings: Any):
+async def test_a_websocket_counts_for_its_address_until_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+):
     settings.CONNECTIONS_PER_ADDRESS = 1
     monkeypatch.setattr(connections, "_stands_for_many", lambda peer, proxies: False)
     async with serving(app=converses, ws=connections.PatientWebSocket) as (host, port):
@@ -121,10 +134,15 @@ async def converses(scope: Any, receive: Any, send: Any) -> None:
 @pytest.mark.parametrize(
     ("peer", "proxies", "many"),
     [
-        ("127.0.0.1", None, True), ("::1", "", True), ("10.1.2.3", "127.0.0.1", False), ("10.1.2.3", "10.0.0.0/8, 1.1.1.1", True),
-        ("10.1.2.3", ["10.1.2.3"], True), ("10.1.2.3", "*", True), ("10.1.2.3", "proxy.example.org", False),
+        ("127.0.0.1", None, True),
+        ("::1", "", True),
+        ("10.1.2.3", "127.0.0.1", False),
+        ("10.1.2.3", "10.0.0.0/8, 1.1.1.1", True),
+        ("10.1.2.3", ["10.1.2.3"], True),
+        ("10.1.2.3", "*", True),
+        ("10.1.2.3", "proxy.example.org", False),
     ],
-)  # fmt: skip
+)
 def test_this_machine_and_trusted_proxies_stand_for_many(peer: str, proxies: Any, many: bool):
     assert connections._stands_for_many(peer, proxies) is many
 

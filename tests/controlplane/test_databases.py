@@ -18,7 +18,10 @@ def test_sqlite_opens_writers_at_once_and_never_waits_for_a_lock_upgrade():
     settings = settings_for("", Path("/site"))
     assert settings["NAME"] == "/site/slipsnisse.sqlite3"
     assert settings["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
-    assert settings_for("sqlite:////elsewhere/x.sqlite3", Path("/site"))["NAME"] == "/elsewhere/x.sqlite3"
+    assert (
+        settings_for("sqlite:////elsewhere/x.sqlite3", Path("/site"))["NAME"]
+        == "/elsewhere/x.sqlite3"
+    )
 
 
 def test_postgres_gets_a_pool_and_keeps_no_connection_by_age():
@@ -27,8 +30,16 @@ def test_postgres_gets_a_pool_and_keeps_no_connection_by_age():
     assert settings["CONN_MAX_AGE"] == 0
     assert settings["CONN_HEALTH_CHECKS"] is True  # a pooled connection is tried when it is taken
     assert settings["OPTIONS"]["sslmode"] == "require"
-    assert settings["OPTIONS"]["pool"] == {"min_size": 1, "max_size": 20, "timeout": 3.0, "reconnect_timeout": 2.0}
-    assert settings_for("postgres://me@db/site", Path("/site"), 50)["OPTIONS"]["pool"]["max_size"] == 50
+    assert settings["OPTIONS"]["pool"] == {
+        "min_size": 1,
+        "max_size": 20,
+        "timeout": 3.0,
+        "reconnect_timeout": 2.0,
+    }
+    assert (
+        settings_for("postgres://me@db/site", Path("/site"), 50)["OPTIONS"]["pool"]["max_size"]
+        == 50
+    )
 
 
 def test_what_the_address_says_of_timeouts_goes_first():

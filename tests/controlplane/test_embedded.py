@@ -1,4 +1,5 @@
-"""The broker in the wheel: private, independent of the disk, and within the kernel's limit for socket paths."""
+"""The broker in the wheel: private, independent of the disk, and within the kernel's limit for
+socket paths."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from tests.waiting import HANG_LIMIT
 
 
 def _start(var):
-    process = subprocess.Popen(embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True)
+    process = subprocess.Popen(
+        embedded.command(var), preexec_fn=die_with_parent(), start_new_session=True
+    )
     assert embedded.wait_until_it_answers(embedded.socket_path(var), HANG_LIMIT)
     return process
 

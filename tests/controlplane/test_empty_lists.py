@@ -18,8 +18,16 @@ from mcpregistry.models import Configuration
 from mcpregistry.services.access import roles
 
 pytestmark = pytest.mark.usefixtures("contexts")
-_FORMS = {"admin:index", "admin:mcpregistry_server_set_up", "connect", "who", "analyzer", "context-bill",
-          "admin:mcpregistry_policyrule_why", "docs:index"}  # fmt: skip
+_FORMS = {
+    "admin:index",
+    "admin:mcpregistry_server_set_up",
+    "connect",
+    "who",
+    "analyzer",
+    "context-bill",
+    "admin:mcpregistry_policyrule_why",
+    "docs:index",
+}
 
 
 @pytest.fixture
@@ -30,7 +38,8 @@ def root(db: None, settings: Settings) -> Client:
 
 
 def lists() -> list[Any]:
-    return [model for model in admin.site._registry if model is not Configuration]  # which is one page, no list
+    # which is one page, no list
+    return [model for model in admin.site._registry if model is not Configuration]
 
 
 def address(model: Any) -> str:
@@ -40,7 +49,9 @@ def address(model: Any) -> str:
 def test_every_list_and_page_has_its_words() -> None:
     own = {page.url for area in AREAS for page in area.pages} - _FORMS
     own -= {url for url in own if url.endswith("_changelist")}
-    assert {model._meta.label_lower for model in admin.site._registry} | own == {key.partition("#")[0] for key in LISTS}
+    assert {model._meta.label_lower for model in admin.site._registry} | own == {
+        key.partition("#")[0] for key in LISTS
+    }
     for key, said in LISTS.items():
         assert said.would, key
         assert said.do, key
@@ -55,10 +66,13 @@ def test_an_empty_list_says_what_would_be_here_and_what_to_do(root: Client) -> N
         if page.context["cl"].result_count:  # whoever looks is there, and their login is in the log
             assert model._meta.label_lower in {"auth.user", "mcpregistry.auditentry"}
             continue
-        said, text = LISTS[model._meta.label_lower], page.content.decode()
+        said = LISTS[model._meta.label_lower]
+        text = page.content.decode()
         assert escape(str(said.would)) in text, model
         assert escape(str(said.do)) in text, model
-        adds = model._meta.label_lower != "mcpregistry.server" and page.context["has_add_permission"]
+        adds = (
+            model._meta.label_lower != "mcpregistry.server" and page.context["has_add_permission"]
+        )
         assert not said.url or reverse(said.url) in text
         assert said.url or not adds or f'href="{address(model)}add/"' in text, model
 
@@ -75,8 +89,16 @@ def test_a_filter_that_finds_nothing_leads_back_to_everything(root: Client) -> N
 
 
 @pytest.mark.parametrize(
-    "key", ["approvals:queue", "approvals:history", "approvals:figures", "definitions:inbox", "usage:index", "usage:failures"]
-)  # fmt: skip
+    "key",
+    [
+        "approvals:queue",
+        "approvals:history",
+        "approvals:figures",
+        "definitions:inbox",
+        "usage:index",
+        "usage:failures",
+    ],
+)
 def test_a_page_of_its_own_says_it_in_the_same_way(root: Client, key: str) -> None:
     text = root.get(reverse(key)).content.decode()
     assert escape(str(LISTS[key].would)) in text
@@ -84,7 +106,8 @@ def test_a_page_of_its_own_says_it_in_the_same_way(root: Client, key: str) -> No
 
 
 def test_nobody_is_sent_to_a_page_that_they_may_not_open(root: Client) -> None:
-    viewer, client = User.objects.create_user("viewer", is_staff=True), Client()
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    client = Client()
     roles.give(user=viewer, role="viewer")
     client.force_login(viewer)
     text = client.get(reverse("admin:mcpregistry_server_changelist")).content.decode()

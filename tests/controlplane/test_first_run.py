@@ -67,13 +67,25 @@ def test_a_demo_that_could_not_be_finished_is_tried_again_by_the_next_start(unsh
     monkeypatch.setattr(first_run, "demo", lambda *_, **__: 1 / 0)
     said: list[str] = []
     assert first_run.fill(said.append) is None
-    assert said == ["the demo servers could not be set up; the site works without them, and the next start tries again"]
+    assert said == [
+        "the demo servers could not be set up; the site works without them, and the next start tries again"
+    ]
     unshown.shown(demo=False)
     assert (unshown.password, unshown.demo) == (False, True)
 
 
-STEPS = ("save_server", "confirm_launch", "agents.save_endpoint", "agents.save_agent", "grants.grant", "tokens.issue_token",
-         "checks.request_test", "_finished", "_approve", "_rules")  # fmt: skip
+STEPS = (
+    "save_server",
+    "confirm_launch",
+    "agents.save_endpoint",
+    "agents.save_agent",
+    "grants.grant",
+    "tokens.issue_token",
+    "checks.request_test",
+    "_finished",
+    "_approve",
+    "_rules",
+)
 
 
 class Stopped(BaseException):
@@ -100,10 +112,15 @@ def test_a_demo_stopped_at_any_step_is_finished_by_the_next_start(step, when, mo
     made = demo.set_up_demo(say=lambda _: None, patience=0, resume=True)
     assert made is not None
     assert find_token(made.token).agent.slug == "local"
-    assert Token.objects.filter(revoked_at=None).count() == 1  # whatever was shown to nobody opens nothing
+    # whatever was shown to nobody opens nothing
+    assert Token.objects.filter(revoked_at=None).count() == 1
     assert Agent.objects.count() == 1
     assert set(Server.objects.values_list("source", "lifecycle")) == {("demo", "active")}
-    assert Grant.objects.filter(agent__slug="local").count() == Server.objects.count() == len(made.approved)
+    assert (
+        Grant.objects.filter(agent__slug="local").count()
+        == Server.objects.count()
+        == len(made.approved)
+    )
 
 
 def test_a_server_of_somebody_else_is_left_alone(monkeypatch):

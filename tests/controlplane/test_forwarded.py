@@ -1,4 +1,5 @@
-"""Which addresses a web process believes: those that a proxy tells, and only if the operator has named the proxy."""
+"""Which addresses a web process believes: those that a proxy tells, and only if the operator has
+named the proxy."""
 
 from __future__ import annotations
 
@@ -19,8 +20,14 @@ def guess(url: str, address: str) -> int:
     """A wrong password for ann from this machine, with a header that names another address."""
     with httpx2.Client(base_url=url, **PLAIN) as client:
         client.get("/admin/login/")
-        form = {"username": "ann", "password": "wrong", "csrfmiddlewaretoken": client.cookies["csrftoken"]}
-        return client.post("/admin/login/", data=form, headers={"X-Forwarded-For": address}).status_code
+        form = {
+            "username": "ann",
+            "password": "wrong",
+            "csrfmiddlewaretoken": client.cookies["csrftoken"],
+        }
+        return client.post(
+            "/admin/login/", data=form, headers={"X-Forwarded-For": address}
+        ).status_code
 
 
 def places() -> set[str]:

@@ -1,4 +1,5 @@
-"""Programs in sandboxes are recognized although ``/proc`` hides processes, as it does when it is mounted with ``hidepid``."""
+"""Programs in sandboxes are recognized although ``/proc`` hides processes, as it does when it is
+mounted with ``hidepid``."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from mcpregistry.downstream.transports import callers
 from tests.externals import ROOT
 from tests.waiting import HANG_LIMIT
 
-# A program that a launcher has started connects, and makes itself undumpable: /proc may hide it then.
+# A program that a launcher has started connects, and makes itself undumpable: /proc may hide it
+# then.
 _SERVER = """
 import ctypes, socket, sys
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
@@ -47,14 +49,18 @@ print(json.dumps([callers.are_processes_hidden(), from_inside, from_outside]))
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can mount /proc")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can mount /proc"
+)
 @pytest.mark.parametrize("hidepid", [0, 1, 2, 4])
 def test_confined_program_is_recognized_where_proc_hides_it(hidepid: int) -> None:
     as_user = "exec setpriv --reuid=65534 --regid=65534 --clear-groups"
     script = f'mount -t proc -o hidepid={hidepid} proc /proc && {as_user} "$@"'
     code = ["-B", "-c", _SITE, _LAUNCHER.strip(), _SERVER]
     words = ["unshare", "-m", "sh", "-c", script, "sh", *python_of_other_users(), *code]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT, check=False)
+    ended = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT, check=False
+    )
     if "unshare" in ended.stderr or "mount" in ended.stderr:
         pytest.skip(f"no mounts here: {ended.stderr}")
     assert ended.returncode == 0, ended.stderr
@@ -62,8 +68,11 @@ def test_confined_program_is_recognized_where_proc_hides_it(hidepid: int) -> Non
 
 
 def python_of_other_users() -> list[str]:
-    """Return the start of a command that runs Python with the installed packages as any user: ours may be in a folder of root."""
-    if all(folder.stat().st_mode & stat.S_IXOTH for folder in Path(sys.executable).resolve().parents):
+    """Return the start of a command that runs Python with the installed packages as any user: ours
+    may be in a folder of root."""
+    if all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in Path(sys.executable).resolve().parents
+    ):
         return [sys.executable]
     other = Path(f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
     if not other.exists():

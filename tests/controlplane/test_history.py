@@ -1,4 +1,5 @@
-"""Versions are put back by the import's checks, one by one or all of a time, and the last action is undone for a minute."""
+"""Versions are put back by the import's checks, one by one or all of a time, and the last action is
+undone for a minute."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep import retention
 
 pytestmark = pytest.mark.django_db
-ACTOR, SECRET = "user:ann", "s3cret-of-before"
+ACTOR = "user:ann"
+SECRET = "s3cret-of-before"
 
 
 @pytest.fixture
@@ -56,7 +58,9 @@ def root() -> User:
 
 
 def rule(**fields: Any) -> PolicyRule:
-    return rules.save_rule(rule=PolicyRule(**{"name": "r", "outcome": "deny"} | fields), actor=ACTOR)
+    return rules.save_rule(
+        rule=PolicyRule(**{"name": "r", "outcome": "deny"} | fields), actor=ACTOR
+    )
 
 
 def back(version: Any) -> Proposal:
@@ -78,7 +82,9 @@ def undo(made: list[Any], user: User, *, after: float = 0) -> Any:
     for version in made:
         type(version).objects.filter(pk=version.pk).update(history_user=user)
     now = timezone.now()
-    return undoing.undo(made=kept, at=now - timedelta(seconds=after), user=user, actor=ACTOR, now=now)
+    return undoing.undo(
+        made=kept, at=now - timedelta(seconds=after), user=user, actor=ACTOR, now=now
+    )
 
 
 # One version
@@ -87,7 +93,9 @@ def undo(made: list[Any], user: User, *, after: float = 0) -> Any:
 def test_a_rule_is_put_back_with_its_name_and_what_would_change_is_shown_first():
     row = rule(condition="args.x == 1", note="first")
     before = row.history.first()
-    row.name, row.condition, row.outcome = "renamed", "", "allow"
+    row.name = "renamed"
+    row.condition = ""
+    row.outcome = "allow"
     rules.save_rule(rule=row, actor=ACTOR)
     proposal = propose(lambda: [past.item_of(before)], actor=ACTOR)
     assert "+    condition: args.x == 1" in proposal.lines
@@ -109,7 +117,11 @@ def test_a_launch_of_before_is_not_live_until_it_is_confirmed_anew(server):
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     proposal = back(old)
     server.refresh_from_db()
-    assert (server.command, server.lifecycle, server.launch_confirmed) == (["/bin/git"], Lifecycle.DRAFT, False)
+    assert (server.command, server.lifecycle, server.launch_confirmed) == (
+        ["/bin/git"],
+        Lifecycle.DRAFT,
+        False,
+    )
     assert "must be confirmed" in " ".join(proposal.report.notes)
 
 
@@ -124,7 +136,9 @@ def test_secrets_of_before_come_back_and_are_never_shown(server):
 
 
 def test_a_credential_keeps_the_value_of_today():
-    row = credentials.save_credential(credential=Credential(name="c", description="old"), actor=ACTOR, value="v1")
+    row = credentials.save_credential(
+        credential=Credential(name="c", description="old"), actor=ACTOR, value="v1"
+    )
     old = row.history.first()
     row.description = "new"
     credentials.save_credential(credential=row, actor=ACTOR, value="v2")
@@ -148,17 +162,25 @@ def test_a_changed_grant_is_put_back_in_place_and_a_channel_with_its_lists(serve
     back(old)
     assert list(channel.servers.all()) == [server]
     lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
-    with pytest.raises(ConfigInvalid, match='No server named "git"'):  # not a channel of all servers
+    # not a channel of all servers
+    with pytest.raises(ConfigInvalid, match='No server named "git"'):
         back(old)
 
 
-def test_a_grant_that_was_withdrawn_is_put_back_once_however_often_it_is_asked_for(made, root, server):
+def test_a_grant_that_was_withdrawn_is_put_back_once_however_often_it_is_asked_for(
+    made, root, server
+):
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     grant = grants.save_grant(grant=Grant(agent=agent, server=server), actor=ACTOR)
-    old, key, moment = grant.history.first(), grant.pk, timezone.now()
+    old = grant.history.first()
+    key = grant.pk
+    moment = timezone.now()
     grants.withdraw_grant(grant=grant, actor=ACTOR)
     proposal = back(old)
-    assert (len(proposal.report.made), AuditEntry.objects.filter(kind="grant.created").count()) == (1, 2)
+    assert (len(proposal.report.made), AuditEntry.objects.filter(kind="grant.created").count()) == (
+        1,
+        2,
+    )
     assert Grant.objects.get().pk == key
     assert propose(lambda: [past.item_of(old)], actor=ACTOR).empty
     assert propose(lambda: past.at(moment), actor=ACTOR).empty
@@ -173,7 +195,8 @@ def test_a_grant_that_was_withdrawn_is_put_back_once_however_often_it_is_asked_f
 
 def test_what_was_made_again_by_its_name_is_changed_not_made_twice(made, root):
     first = rule(note="old")
-    old, moment = first.history.first(), timezone.now()
+    old = first.history.first()
+    moment = timezone.now()
     made.clear()
     rules.delete_rule(rule=first, actor=ACTOR)
     mine = list(made)
@@ -188,10 +211,13 @@ def test_what_was_made_again_by_its_name_is_changed_not_made_twice(made, root):
 
 
 def test_a_version_sealed_with_a_lost_key_leaves_the_secrets_of_today(server):
-    server.description, server.env = "new", {"TOKEN": "another"}
+    server.description = "new"
+    server.env = {"TOKEN": "another"}
     lifecycle.save_server(server=server, actor=ACTOR)
     old = server.history.last()
-    type(old).objects.filter(pk=old.pk).update(sealed_env=f"v1.lost.{old.sealed_env.rpartition('.')[2]}")
+    type(old).objects.filter(pk=old.pk).update(
+        sealed_env=f"v1.lost.{old.sealed_env.rpartition('.')[2]}"
+    )
     old.refresh_from_db()
     back(old)
     row = Server.objects.get()
@@ -229,16 +255,24 @@ def test_the_site_as_of_a_time(server):
     late = rule(name="late")
     assert [(kind.section, name) for kind, name in past.since(moment)] == [("rules", "late")]
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
-    assert (proposal.report.made, proposal.report.changed) == (["rules/gone"], ["configuration/site", "rules/r"])
+    assert (proposal.report.made, proposal.report.changed) == (
+        ["rules/gone"],
+        ["configuration/site", "rules/r"],
+    )
     carry_out(lambda: past.at(moment), actor=ACTOR, shown=proposal.shown, reason="as of")
-    assert set(PolicyRule.objects.values_list("name", "note")) == {("r", "old"), ("gone", ""), ("late", "")}
+    assert set(PolicyRule.objects.values_list("name", "note")) == {
+        ("r", "old"),
+        ("gone", ""),
+        ("late", ""),
+    }
     assert Configuration.load().keep_calls_days == 99
     assert late.history.count() == 1
     assert Server.objects.get().launch_confirmed
 
 
 def test_before_its_first_change_the_site_was_as_a_new_one():
-    site, moment = Configuration.load(), timezone.now()
+    site = Configuration.load()
+    moment = timezone.now()
     assert not Configuration.history.exists()
     site.default_outcome = "deny"
     settings_of.save_configuration(configuration=site, actor=ACTOR)
@@ -250,10 +284,13 @@ def test_before_its_first_change_the_site_was_as_a_new_one():
 def test_an_account_that_is_gone_stands_in_the_way_of_nothing(root, server):
     ann = User.objects.create_user("ann")
     agent = agents.save_agent(agent=Agent(slug="a", owner=ann, description="old"), actor=ACTOR)
-    grant = grants.save_grant(grant=Grant(agent=agent, server=server, note="old"), actor=ACTOR, user=ann)
+    grant = grants.save_grant(
+        grant=Grant(agent=agent, server=server, note="old"), actor=ACTOR, user=ann
+    )
     person = SlackIdentity(team="T1", member="U1", user=ann)
     outbox.save_slack_identity(identity=person, actor=ACTOR)
-    moment, old = timezone.now(), [agent.history.first(), grant.history.first()]
+    moment = timezone.now()
+    old = [agent.history.first(), grant.history.first()]
     ann.delete()
     agent.refresh_from_db()
     grant.refresh_from_db()
@@ -270,7 +307,9 @@ def test_an_account_that_is_gone_stands_in_the_way_of_nothing(root, server):
 
 
 def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(server):
-    tool = observe.described(server=server, key="log", body={"name": "log", "inputSchema": {"type": "object"}})
+    tool = observe.described(
+        server=server, key="log", body={"name": "log", "inputSchema": {"type": "object"}}
+    )
     channel = Channel(name="hook", kind="email", addresses=["a@example.org"])
     outbox.save_channel(channel=channel, actor=ACTOR, rules=[rule(tool=tool)])
     kept = agents.save_agent(agent=Agent(slug="ann", description="old"), actor=ACTOR)
@@ -280,10 +319,15 @@ def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(
     lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == (["servers/git"], ["agents/ann"])
-    assert any("channels/hook is left out: one of its rules no longer exists" in note for note in proposal.report.notes)
+    assert any(
+        "channels/hook is left out: one of its rules no longer exists" in note
+        for note in proposal.report.notes
+    )
 
 
-def test_thousands_of_records_that_are_as_they_were_cost_no_looks_of_their_own(server, django_assert_max_num_queries):
+def test_thousands_of_records_that_are_as_they_were_cost_no_looks_of_their_own(
+    server, django_assert_max_num_queries
+):
     for number in range(20):
         agents.save_agent(agent=Agent(slug=f"a{number}"), actor=ACTOR)
     with django_assert_max_num_queries(45):
@@ -293,17 +337,22 @@ def test_thousands_of_records_that_are_as_they_were_cost_no_looks_of_their_own(s
 
 
 def test_what_hangs_on_a_tool_of_a_deleted_server_is_left_out_and_said(server):
-    tool = observe.described(server=server, key="log", body={"name": "log", "inputSchema": {"type": "object"}})
+    tool = observe.described(
+        server=server, key="log", body={"name": "log", "inputSchema": {"type": "object"}}
+    )
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     grant = grants.save_grant(grant=Grant(agent=agent, tool=tool), actor=ACTOR)
     rule(tool=tool)
-    moment, old = timezone.now(), grant.history.first()
+    moment = timezone.now()
+    old = grant.history.first()
     lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
     with pytest.raises(ConfigInvalid, match='No tool named "git::log"'):
         back(old)
     proposal = propose(lambda: past.at(moment), actor=ACTOR)
     assert proposal.report.made == ["servers/git"]
-    assert sum("is left out: its tool no longer exists" in note for note in proposal.report.notes) == 2
+    assert (
+        sum("is left out: its tool no longer exists" in note for note in proposal.report.notes) == 2
+    )
 
 
 def test_what_stands_in_the_way_of_the_whole_site_is_named_with_its_place():
@@ -363,7 +412,8 @@ def test_nobody_takes_back_what_somebody_else_did_or_what_cannot_be(made, root):
     made.clear()
     row.note = "second"
     rules.save_rule(rule=row, actor=ACTOR)
-    kept, now = [("mcpregistry.policyrule", made[0].history_id)], timezone.now()
+    kept = [("mcpregistry.policyrule", made[0].history_id)]
+    now = timezone.now()
     with pytest.raises(Conflict, match="made by another user"):
         undoing.undo(made=kept, at=now, user=root, actor=ACTOR, now=now)
     row.history.last().delete()  # as retention does
@@ -373,9 +423,12 @@ def test_nobody_takes_back_what_somebody_else_did_or_what_cannot_be(made, root):
     assert row.note == "second"
 
 
-def test_what_the_database_took_back_is_not_offered(rf, root, monkeypatch, django_capture_on_commit_callbacks):
+def test_what_the_database_took_back_is_not_offered(
+    rf, root, monkeypatch, django_capture_on_commit_callbacks
+):
     request = rf.post("/admin/")
-    request.user, request.session = root, {}
+    request.user = root
+    request.session = {}
     monkeypatch.setattr(HistoricalRecords.context, "request", request, raising=False)
 
     @transaction.atomic
@@ -410,7 +463,9 @@ def test_each_thing_that_would_be_done_needs_its_own_right(made):
         with pytest.raises(Denied):
             page(allow("change_policyrule", "delete_policyrule"))
         page(allow("add_policyrule"))
-    credential = credentials.save_credential(credential=Credential(name="c", description="old"), actor=ACTOR, value="v")
+    credential = credentials.save_credential(
+        credential=Credential(name="c", description="old"), actor=ACTOR, value="v"
+    )
     credential.description = "new"
     made.clear()
     credentials.save_credential(credential=credential, actor=ACTOR)
@@ -419,7 +474,9 @@ def test_each_thing_that_would_be_done_needs_its_own_right(made):
     undo(made, allow("change_credential", "change_configuration"))
 
 
-def test_secrets_that_are_gone_are_to_be_entered_again_and_what_takes_tokens_along_is_not_offered(made, root):
+def test_secrets_that_are_gone_are_to_be_entered_again_and_what_takes_tokens_along_is_not_offered(
+    made, root
+):
     row = credentials.save_credential(credential=Credential(name="c"), actor=ACTOR, value="v")
     made.clear()
     credentials.delete_credential(credential=row, actor=ACTOR)
@@ -446,7 +503,8 @@ def test_what_people_confirm_is_not_offered_to_be_undone(made, server):
 
 
 def test_old_versions_go_but_the_newest_of_each_record_stays():
-    kept, gone = rule(), rule(name="gone")
+    kept = rule()
+    gone = rule(name="gone")
     rules.save_rule(rule=kept, actor=ACTOR)
     rules.delete_rule(rule=gone, actor=ACTOR)
     newest = kept.history.first().history_id

@@ -22,7 +22,9 @@ def test_processes_that_start_at_once_agree_on_one_key_file(tmp_path):
     var = tmp_path / "var"
     code = "import sys; from pathlib import Path; from controlplane import keys; print(keys.load(Path(sys.argv[1])).secret_key)"
     racers = [
-        subprocess.Popen([sys.executable, "-c", code, str(var)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(var)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(6)
     ]
     answers = {racer.communicate(timeout=HANG_LIMIT)[0] for racer in racers}

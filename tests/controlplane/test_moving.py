@@ -1,4 +1,5 @@
-"""`moveto` takes a whole site from SQLite to PostgreSQL and back, every row of it, or leaves all as it was."""
+"""`moveto` takes a whole site from SQLite to PostgreSQL and back, every row of it, or leaves all as
+it was."""
 
 from __future__ import annotations
 
@@ -30,9 +31,12 @@ _DIGESTS = (
 def digests(site: elsewhere.Site) -> dict[str, str]:
     """Of every table of a site, by label, but the one of counters that a site on SQLite alone has.
 
-    The revision is left out of the configuration: it rises with a move, so that processes read everything again.
+    The revision is left out of the configuration: it rises with a move, so that processes read
+    everything again.
     """
-    found = {label: digest for label, digest in site.shown(_DIGESTS) if label != "mcpregistry.change"}
+    found = {
+        label: digest for label, digest in site.shown(_DIGESTS) if label != "mcpregistry.change"
+    }
     return found | {"mcpregistry.configuration": site.shown(_CONFIGURATION)}
 
 
@@ -43,7 +47,9 @@ def lived_in() -> None:
     grants.grant(agent=agent, server=server, actor=ACTOR)
     tokens.issue_token(name="t", agent=agent, actor=ACTOR)
     credentials.save_credential(credential=Credential(name="github"), value="s3cret", actor=ACTOR)
-    provider = Provider.objects.create(slug="p", kind="scripted", options={"z": [1e16, None, {"a": 1.0}], "a": "ü"})
+    provider = Provider.objects.create(
+        slug="p", kind="scripted", options={"z": [1e16, None, {"a": 1.0}], "a": "ü"}
+    )
     LanguageModel.objects.create(provider=provider, name="m", input_price=Decimal("0.1"))
     Configuration.objects.update(variable_scope={"TOKEN": ["server:echo"]})
 
@@ -76,7 +82,10 @@ def test_a_site_goes_to_sqlite_and_back_to_postgresql_with_every_row(tmp_path):
     assert digests(big) == verified
     big.assert_whole()
     assert big.shown("apps.get_model('mcpregistry.Credential').objects.get().value") == "s3cret"
-    assert big.shown("apps.get_model('mcpregistry.Server').objects.create(slug='next').pk") > Server.objects.get().pk
+    assert (
+        big.shown("apps.get_model('mcpregistry.Server').objects.create(slug='next').pk")
+        > Server.objects.get().pk
+    )
 
 
 @pytest.mark.exhaustive
@@ -111,7 +120,8 @@ def test_a_site_that_runs_is_not_moved(tmp_path):
 
 @pytest.mark.usefixtures("live_db")
 def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
-    """Else what they wrote would stay behind unseen: a writer is still waiting when the last row was read."""
+    """Else what they wrote would stay behind unseen: a writer is still waiting when the last row
+    was read."""
     from threading import Thread
 
     from django.db import connections
@@ -122,7 +132,8 @@ def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
 
     def write() -> None:
         try:
-            if connection.vendor == "sqlite":  # its own 20 seconds may be over before a slow machine has read all rows
+            # its own 20 seconds may be over before a slow machine has read all rows
+            if connection.vendor == "sqlite":
                 with connection.cursor() as cursor:
                     cursor.execute(f"PRAGMA busy_timeout = {HANG_LIMIT * 1000:.0f}")
             Server.objects.create(slug="late")
@@ -130,7 +141,8 @@ def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
         finally:
             connections.close_all()
 
-    counted, thread = dumping._table, Thread(target=write)
+    counted = dumping._table
+    thread = Thread(target=write)
 
     def table(each: Table, *rest: object) -> int:
         if not thread.ident:
@@ -140,7 +152,8 @@ def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
         return counted(each, *rest)  # type: ignore[arg-type]
 
     def waits() -> bool:
-        """On PostgreSQL the lock is seen; on SQLite, whose waiting nobody sees, nobody else can take it."""
+        """On PostgreSQL the lock is seen; on SQLite, whose waiting nobody sees, nobody else can
+        take it."""
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")

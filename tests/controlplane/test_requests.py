@@ -15,7 +15,9 @@ from tests.logs import logged
 async def _ask(
     app: Any, path: str = "/somewhere", query: bytes = b"", **headers: str
 ) -> tuple[int, dict[str, str], str]:
-    given = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    given = {"host": "localhost:8000"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
     scope = {
         "type": "http",
         "method": "GET",
@@ -33,11 +35,21 @@ async def _ask(
 
     await Guarded(app)(scope, receive, send)  # type: ignore[arg-type]
     answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], answered, b"".join(event.get("body", b"") for event in sent[1:]).decode()
+    return (
+        sent[0]["status"],
+        answered,
+        b"".join(event.get("body", b"") for event in sent[1:]).decode(),
+    )
 
 
 async def _hello(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-frame-options", b"SAMEORIGIN")]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"x-frame-options", b"SAMEORIGIN")],
+        }
+    )
     await send({"type": "http.response.body", "body": b"hello", "more_body": False})
 
 
@@ -46,7 +58,9 @@ async def _broken(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "a b", "127.0.0.1:80:80", "[::1"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "a b", "127.0.0.1:80:80", "[::1"]
+)
 async def test_a_foreign_host_name_is_refused_for_every_path(host):
     status, _, text = await _ask(_hello, "/mcp/default", host=host)
     assert status == 400
@@ -90,7 +104,9 @@ async def test_a_sound_request_id_is_kept_and_a_strange_one_replaced():
 async def test_the_log_holds_one_line_without_query_or_headers():
     with logged(requests) as logs:
         await _ask(_hello, "/a", query=b"token=hunter2", authorization="Bearer hunter2")
-    assert [(entry["event"], entry["path"], entry["status"]) for entry in logs] == [("GET", "/a", 200)]
+    assert [(entry["event"], entry["path"], entry["status"]) for entry in logs] == [
+        ("GET", "/a", 200)
+    ]
     assert "hunter2" not in str(logs)
 
 
@@ -105,7 +121,8 @@ async def test_an_unexpected_error_becomes_a_500_that_says_nothing_of_it():
 @pytest.mark.parametrize("first", [0, 1, 3])
 async def test_a_body_that_does_not_come_ends_the_request_whoever_reads_it(monkeypatch, first):
     monkeypatch.setattr(requests, "BODY_SECONDS", 0.02)
-    left, sent = [first], []
+    left = [first]
+    sent = []
 
     async def receive() -> dict[str, Any]:
         if not left[0]:
@@ -120,7 +137,13 @@ async def test_a_body_that_does_not_come_ends_the_request_whoever_reads_it(monke
     async def send(event: dict[str, Any]) -> None:
         sent.append(event)
 
-    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
     await Guarded(reads)(scope, receive, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 408
 
@@ -147,6 +170,12 @@ async def test_whoever_has_sent_its_body_may_wait_as_long_as_it_likes(monkeypatc
     async def send(event: Any) -> None:
         sent.append(event)
 
-    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
     await Guarded(waits)(scope, receive, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 200

@@ -1,4 +1,5 @@
-"""Putting a version back never needs less than the same change on the record's page or over REST."""
+"""Putting a version back never needs less than the same change on the record's page or over
+REST."""
 
 from __future__ import annotations
 
@@ -34,10 +35,14 @@ def site() -> Site:
 
 def person(*permissions: str) -> User:
     """Somebody with exactly these rights."""
-    user = User.objects.create(username=f"person-{User.objects.count()}", password="!", is_staff=True)
+    user = User.objects.create(
+        username=f"person-{User.objects.count()}", password="!", is_staff=True
+    )
     for name in permissions:
         app, _, code = name.partition(".")
-        user.user_permissions.add(Permission.objects.get(codename=code, content_type__app_label=app))
+        user.user_permissions.add(
+            Permission.objects.get(codename=code, content_type__app_label=app)
+        )
     return User.objects.get(pk=user.pk)
 
 
@@ -78,7 +83,8 @@ def words_on_page(kind: Kind, row: Any, user: User) -> set[str]:
 
 
 def test_no_kind_is_put_back_with_less_than_its_page_needs(site: Site) -> None:
-    """Of each kind each word: who may only change the record puts back what its page lets that person change."""
+    """Of each kind each word: who may only change the record puts back what its page lets that
+    person change."""
     wider: list[str] = []
     for kind in past.VERSIONED.values():
         name, row = a_row_of(kind)
@@ -102,17 +108,26 @@ def test_nothing_is_put_back_made_or_removed_without_its_right(site: Site) -> No
         name, row = a_row_of(kind)
         onlooker = person(right("view", kind))
         entry = kind.entry(name, row, Secrets())
-        for item in (Item(kind, name, row, entry), Item(kind, name, None, entry), Item(kind, name, row, None)):
+        for item in (
+            Item(kind, name, row, entry),
+            Item(kind, name, None, entry),
+            Item(kind, name, row, None),
+        ):
             assert not lets(onlooker, item), kind.section
 
 
 def flags_taken_back(site: Site) -> tuple[Tool, Any]:
-    """A tool of which somebody had confirmed that it only reads, and has taken that back; and the version of before."""
+    """A tool of which somebody had confirmed that it only reads, and has taken that back; and the
+    version of before."""
     tool = Tool.objects.approved().first()
     assert tool is not None
-    tool = behaviour.confirm_annotations(tool=tool, actor=ACTOR, read_only=True, destructive=False, open_world=False)
+    tool = behaviour.confirm_annotations(
+        tool=tool, actor=ACTOR, read_only=True, destructive=False, open_world=False
+    )
     version = Tool.history.filter(id=tool.pk).first()
-    tool = behaviour.confirm_annotations(tool=tool, actor=ACTOR, read_only=False, destructive=True, open_world=True)
+    tool = behaviour.confirm_annotations(
+        tool=tool, actor=ACTOR, read_only=False, destructive=True, open_world=True
+    )
     return tool, version
 
 
@@ -154,7 +169,9 @@ def test_a_version_of_a_workspace_needs_the_right_to_grant(site: Site) -> None:
     clerk = person("mcpregistry.view_workspace", "mcpregistry.change_workspace")
     with pytest.raises(Denied):
         propose(lambda: [past.item_of(version)], actor=ACTOR, user=clerk)
-    governor = person("mcpregistry.view_workspace", "mcpregistry.change_workspace", "mcpregistry.add_grant")
+    governor = person(
+        "mcpregistry.view_workspace", "mcpregistry.change_workspace", "mcpregistry.add_grant"
+    )
     assert not propose(lambda: [past.item_of(version)], actor=ACTOR, user=governor).empty
 
 
@@ -165,8 +182,13 @@ def test_an_earlier_name_comes_back_only_with_the_right_to_change_rules(site: Si
     row.slug = "prod"
     agents.save_endpoint(endpoint=row, actor=ACTOR)
     rules.save_rule(
-        rule=PolicyRule(name="prod stays shut", outcome="deny", condition='call.endpoint == "prod"'), actor=ACTOR
+        rule=PolicyRule(
+            name="prod stays shut", outcome="deny", condition='call.endpoint == "prod"'
+        ),
+        actor=ACTOR,
     )
     with pytest.raises(ConfigInvalid, match="prod stays shut"):
         propose(lambda: [past.item_of(version)], actor=ACTOR, user=site.people["operator"])
-    assert not propose(lambda: [past.item_of(version)], actor=ACTOR, user=site.people["admin"]).empty
+    assert not propose(
+        lambda: [past.item_of(version)], actor=ACTOR, user=site.people["admin"]
+    ).empty

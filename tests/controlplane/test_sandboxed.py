@@ -56,13 +56,20 @@ async def asked(here: Bench, port: int, way: str = "plainly", path: str = "/") -
 
 async def from_outside(port: int, way: str = "plainly") -> str:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-S", str(SERVERS / "caller.py"), way, str(port), "/", stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-S",
+        str(SERVERS / "caller.py"),
+        way,
+        str(port),
+        "/",
+        stdout=asyncio.subprocess.PIPE,
     )
     return (await process.communicate())[0].decode().split(" ")[1]
 
 
 def is_one_closed() -> bool:
-    """Whether a process outside of the sandboxes cannot be looked into, so that it may hold any socket."""
+    """Whether a process outside of the sandboxes cannot be looked into, so that it may hold any
+    socket."""
     processes = [*callers._processes()]
     return any(callers._holds(pid, set()) is None for pid in callers._others(processes, set()))
 
@@ -89,7 +96,8 @@ async def test_strict_server_is_refused_too(bench: Make, tmp_path: Path):
 
 
 async def test_server_without_a_sandbox_may_use_pages_and_rest(bench: Make, tmp_path: Path):
-    here, confined = bench(stdio_target("caller")), bench(caller(tmp_path))
+    here = bench(stdio_target("caller"))
+    confined = bench(caller(tmp_path))
     async with serving(guarded) as (_, port):
         assert await asked(confined, port) == "403"
         assert await asked(here, port) == "200"
@@ -98,7 +106,11 @@ async def test_server_without_a_sandbox_may_use_pages_and_rest(bench: Make, tmp_
 async def test_header_of_a_proxy_does_not_hide_a_sandbox(bench: Make, tmp_path: Path):
     here = bench(caller(tmp_path))
     async with serving(guarded, forwarded_allow_ips="127.0.0.1") as (_, port):
-        arguments = {"port": port, "way": "plainly", "path": "/ HTTP/1.1\r\nX-Forwarded-For: 192.0.2.1\r\nX-Rest: "}
+        arguments = {
+            "port": port,
+            "way": "plainly",
+            "path": "/ HTTP/1.1\r\nX-Forwarded-For: 192.0.2.1\r\nX-Rest: ",
+        }
         found = await here.call("call", json.dumps(arguments).encode(), timeout=HANG_LIMIT)
         assert found["content"][0]["text"].split(" ")[1] == "403"
 
@@ -108,11 +120,15 @@ async def test_a_process_that_cannot_be_looked_into_may_be_the_caller(
 ):
     """A tunnel of SSH is such a process: it must not be taken for a server that hides."""
     here = bench(caller(tmp_path))
-    real, own = callers._holds, os.getpid()
+    real = callers._holds
+    own = os.getpid()
     async with serving(guarded) as (_, port):
         assert await asked(here, port) == "403"
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)  # held by this very process
-        monkeypatch.setattr(callers, "_holds", lambda pid, held: None if pid == own else real(pid, held))
+        # held by this very process
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        monkeypatch.setattr(
+            callers, "_holds", lambda pid, held: None if pid == own else real(pid, held)
+        )
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert b" 200 " in await reader.read()
         writer.close()

@@ -24,7 +24,9 @@ _PRODUCTION = {
 
 
 def _python(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=os.environ | env, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=os.environ | env, capture_output=True, text=True
+    )
 
 
 @pytest.mark.exhaustive
@@ -36,7 +38,11 @@ def test_production_settings_pass_djangos_deployment_checks_without_a_warning():
 
 @pytest.mark.exhaustive
 def test_a_half_finished_production_site_is_told_all_that_is_missing():
-    env = {name: value for name, value in _PRODUCTION.items() if name not in ("CELERY_BROKER_URL", "SLIPSNISSE_KEYS")}
+    env = {
+        name: value
+        for name, value in _PRODUCTION.items()
+        if name not in ("CELERY_BROKER_URL", "SLIPSNISSE_KEYS")
+    }
     done = _python("manage.py", "check", "--deploy", "--fail-level", "WARNING", **env)
     assert done.returncode == 1
     assert "slipsnisse.W002" in done.stderr
@@ -44,7 +50,9 @@ def test_a_half_finished_production_site_is_told_all_that_is_missing():
 
 
 @pytest.mark.parametrize("process", ["runmcp", "worker", "beat"])
-def test_lean_processes_load_no_pages_no_litellm_no_scanner_and_no_mcp_client_at_their_start(process):
+def test_lean_processes_load_no_pages_no_litellm_no_scanner_and_no_mcp_client_at_their_start(
+    process,
+):
     large = {"unfold", "ninja", "litellm", "mcp", "mcpregistry.domain.definitions.scanner"}
     code = f"import sys, django; django.setup(); print(sorted({large} & set(sys.modules)))"
     done = _python("-c", code, SLIPSNISSE_PROCESS=process)
@@ -67,7 +75,9 @@ def test_every_tick_names_a_task_that_exists():
 
     app.loader.import_default_modules()
     assert set(settings.TICKS) <= set(app.tasks)
-    assert {entry["task"]: entry["schedule"] for entry in settings.CELERY_BEAT_SCHEDULE.values()} == settings.TICKS
+    assert {
+        entry["task"]: entry["schedule"] for entry in settings.CELERY_BEAT_SCHEDULE.values()
+    } == settings.TICKS
 
 
 def test_redis_options_are_not_pressed_on_another_broker():
@@ -83,5 +93,7 @@ def test_a_relative_folder_is_taken_from_the_project_wherever_a_host_starts_us(t
         "SLIPSNISSE_KEYS": _PRODUCTION["SLIPSNISSE_KEYS"],
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert done.stdout == f"{ROOT / 'somewhere'}\n", done.stderr

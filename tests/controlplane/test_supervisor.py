@@ -28,7 +28,9 @@ class Site:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
-        self.supervisor = Supervisor(lambda name, line: self.said.append((name, line)), Pauses(0.05, 0.2, _LONG))
+        self.supervisor = Supervisor(
+            lambda name, line: self.said.append((name, line)), Pauses(0.05, 0.2, _LONG)
+        )
 
     def python(self, name: str, code: str, **extra: object) -> None:
         self.supervisor.start(Child(name, [sys.executable, "-uc", code], **extra))  # type: ignore[arg-type]
@@ -52,7 +54,10 @@ def site():
 
 
 def test_output_of_both_streams_arrives_line_by_line_under_the_childs_name(site):
-    site.python("talker", "import os, time; print('one', flush=True); os.write(2, b'two\\ntail'); time.sleep(10_000)")
+    site.python(
+        "talker",
+        "import os, time; print('one', flush=True); os.write(2, b'two\\ntail'); time.sleep(10_000)",
+    )
     site.until(lambda: len(site.lines("talker")) == 2)
     assert site.lines("talker") == ["one", "two"]
     site.supervisor.stop(HANG_LIMIT)
@@ -63,7 +68,8 @@ def test_a_dead_child_is_started_again_after_growing_pauses(site):
     site.python("fragile", "raise SystemExit(3)")
     site.until(lambda: len(site.lines("up")) == 4)
     assert site.lines("up") == [
-        f"fragile ended (exit code 3); starting it again in {pause} s" for pause in ("0.05", "0.1", "0.2", "0.2")
+        f"fragile ended (exit code 3); starting it again in {pause} s"
+        for pause in ("0.05", "0.1", "0.2", "0.2")
     ]
 
 
@@ -92,7 +98,10 @@ def test_a_child_killed_from_outside_comes_back_as_a_new_process(site):
 
 def test_who_replaces_a_dead_child_is_told_whom(site):
     """What the dead one held is freed at once, instead of by the clock."""
-    site.python("worker", f"import os, time; print(os.getpid(), os.environ.get('{PREDECESSOR}')); time.sleep(10_000)")
+    site.python(
+        "worker",
+        f"import os, time; print(os.getpid(), os.environ.get('{PREDECESSOR}')); time.sleep(10_000)",
+    )
     for before in range(3):
         site.until(lambda count=before + 1: len(site.lines("worker")) == count)
         os.kill(site.supervisor.pids()["worker"], signal.SIGKILL)
@@ -131,7 +140,10 @@ def test_a_stop_ends_within_the_seconds_of_both_groups_whoever_ignores_it(site):
     pids = list(site.supervisor.pids().values())
     site.supervisor.stop(0.2, for_last=0.1)
     eventually(lambda: not any(map(runs, pids)))
-    assert site.lines("up") == ["web did not end in time: killed", "broker did not end in time: killed"]
+    assert site.lines("up") == [
+        "web did not end in time: killed",
+        "broker did not end in time: killed",
+    ]
 
 
 def test_a_site_that_still_starts_is_stopped_within_ten_seconds_and_one_at_work_gets_its_grace():
@@ -142,7 +154,10 @@ def test_a_site_that_still_starts_is_stopped_within_ten_seconds_and_one_at_work_
 
 
 def test_a_wish_to_hurry_cuts_the_patience_short(site):
-    site.python("slow", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(10_000)")
+    site.python(
+        "slow",
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(10_000)",
+    )
     site.until(lambda: site.lines("slow"))
     pid = site.supervisor.pids()["slow"]
     site.supervisor.stop(_LONG, hurry=lambda: True)
@@ -167,7 +182,9 @@ def test_killing_the_supervisor_outright_leaves_no_child():
         "site.start(Child('a', [sys.executable, '-uc', 'import os, time; print(os.getpid()); time.sleep(10_000)']))\n"
         "while True: site.tend()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdout is not None
         child = int(owner.stdout.readline())
         assert runs(child)

@@ -30,8 +30,8 @@ from tests.processes import alive, below, with_words
 from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.e2e
-# Its worker would load litellm for five seconds and be stopped before it has any use for it. Here it fails to, as where
-# the library is broken, and the site works. One start below loads it.
+# Its worker would load litellm for five seconds and be stopped before it has any use for it. Here
+# it fails to, as where the library is broken, and the site works. One start below loads it.
 NO_MODELS = {"PYTHONPATH": str(ROOT / "tests" / "fakes" / "without_litellm")}
 
 
@@ -39,7 +39,11 @@ class Up:
     """A running `up` with a folder and a port of its own, and everything it printed."""
 
     def __init__(self, var: Path, *arguments: str, **more: str) -> None:
-        env = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"DATABASE_URL", "CELERY_BROKER_URL"}
+        }
         command = [sys.executable, "manage.py", "up", "--port", "0", *arguments]
         self.process = subprocess.Popen(
             command,
@@ -59,7 +63,8 @@ class Up:
             self.text += line
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 2 * HANG_LIMIT  # a first start makes all tables and tests the demo servers
+        # a first start makes all tables and tests the demo servers
+        deadline = time.monotonic() + 2 * HANG_LIMIT
         while not condition():
             assert time.monotonic() < deadline, self.text
             time.sleep(0.05)
@@ -104,7 +109,8 @@ def _get(url: str) -> int:
 
 
 def _open_to_others(folder: Path) -> Iterator[str]:
-    """What others may open in the folder of a site that runs: its files come and go while we look."""
+    """What others may open in the folder of a site that runs: its files come and go while we
+    look."""
     for place, _, names in os.walk(folder):
         for name in (".", *names):
             with suppress(FileNotFoundError):
@@ -115,20 +121,25 @@ def _open_to_others(folder: Path) -> Iterator[str]:
 
 def _manage(var: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"SLIPSNISSE_VAR": str(var)}
-    return subprocess.run([sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True
+    )
 
 
 def test_a_first_run_from_start_to_sigterm(tmp_path):
     var = tmp_path / "var"
     with running(var) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
-        assert up.text.index("starting the worker") < up.text.index("the site answers"), "a first question waits for it"
+        assert up.text.index("starting the worker") < up.text.index("the site answers"), (
+            "a first question waits for it"
+        )
         assert _get(f"{url}/admin/login/") == 200
         up.says(r"3\. Or connect over HTTP:  " + re.escape(url) + "/mcp/default")
         password = up.says(r"Password, shown only once:  (\S+)")[1]
         up.says(r"claude mcp add slipsnisse .*manage\.py runmcp --endpoint default --agent local")
         site = elsewhere.Site(
-            {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | {"SLIPSNISSE_VAR": str(var)}
+            {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+            | {"SLIPSNISSE_VAR": str(var)}
         )
         code, said = site.run(
             "shell",
@@ -157,7 +168,9 @@ def test_a_first_run_from_start_to_sigterm(tmp_path):
         assert up.process.returncode == 0
         assert text.endswith("stopped; all processes have ended\n")
         assert not alive(family)
-    assert password not in "".join(path.read_text(errors="replace") for path in var.rglob("*") if path.is_file())
+    assert password not in "".join(
+        path.read_text(errors="replace") for path in var.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.exhaustive
@@ -170,12 +183,19 @@ def test_new_password_replaces_the_one_that_was_lost(tmp_path):
             passwords.append(up.says(r"Password, shown only once:  (\S+)")[1])
             up.says("starting the scheduler")
             if arguments:
-                order = [up.text.index(words) for words in ("Three things to do next", "starting the scheduler")]
+                order = [
+                    up.text.index(words)
+                    for words in ("Three things to do next", "starting the scheduler")
+                ]
                 assert order == sorted(order), "it must not wait for the worker"
             up.process.terminate()
             up.ended()
     opens = "from django.contrib.auth import authenticate; print([bool(authenticate(username='admin', password=p)) for p in {}])"
-    assert _manage(var, "shell", "-c", opens.format(passwords)).stdout.strip().endswith("[False, True]")
+    assert (
+        _manage(var, "shell", "-c", opens.format(passwords))
+        .stdout.strip()
+        .endswith("[False, True]")
+    )
 
 
 @pytest.mark.exhaustive
@@ -200,7 +220,9 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path):
         port = taken.getsockname()[1]
         done = _manage(tmp_path / "var", "up", "--port", str(port))
     assert done.returncode == 1
-    assert done.stderr.strip().endswith(f"Choose another port, for example with `manage.py up --port {port + 1}`.")
+    assert done.stderr.strip().endswith(
+        f"Choose another port, for example with `manage.py up --port {port + 1}`."
+    )
     assert "address already in use" in done.stderr
     assert not (tmp_path / "var/slipsnisse.sqlite3").exists()
 

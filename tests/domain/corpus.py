@@ -1,6 +1,8 @@
-"""Definitions to measure the scanner with: poisoned ones of our own writing, honest ones of official servers.
+"""Definitions to measure the scanner with: poisoned ones of our own writing, honest ones of
+official servers.
 
-The held-out halves were written (or set apart by server) before the scanner and are only ever counted.
+The held-out halves were written (or set apart by server) before the scanner and are only ever
+counted.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _FOLDER = Path(__file__).parent / "definitions_corpus"
 
 @dataclass(frozen=True)
 class Sample:
-    """``kind`` of attack, or the server that an honest tool is from; ``own`` names the server's tools."""
+    """``kind`` of attack, or the server that an honest tool is from; ``own`` names the server's
+    tools."""
 
     kind: str
     definition: dict[str, Any]
@@ -38,7 +41,11 @@ class Sample:
 def honest(half: Half) -> list[Sample]:
     servers = json.loads((_FOLDER / f"honest_{half}.json").read_text())
     return [
-        Sample(server["source"], visible(tool, server["instructions"]), frozenset(t["name"] for t in server["tools"]))
+        Sample(
+            server["source"],
+            visible(tool, server["instructions"]),
+            frozenset(t["name"] for t in server["tools"]),
+        )
         for server in servers
         for tool in server["tools"]
     ]
@@ -51,12 +58,21 @@ def poisoned(half: Half) -> list[Sample]:
 
 def names() -> frozenset[str]:
     """The tools of a site that uses all the honest servers."""
-    return frozenset(sample.definition["name"] for half in ("development", "held_out") for sample in honest(half))
+    return frozenset(
+        sample.definition["name"] for half in ("development", "held_out") for sample in honest(half)
+    )
 
 
 def _definition(row: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {"query": {"type": "string", "description": "What to look for."}}}
-    definition: dict[str, Any] = {"name": row["name"], "description": row.get("description", ""), "inputSchema": schema}
+    schema = {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "What to look for."}},
+    }
+    definition: dict[str, Any] = {
+        "name": row["name"],
+        "description": row.get("description", ""),
+        "inputSchema": schema,
+    }
     *path, last = row.get("at", "/description")[1:].split("/")
     node = definition
     for key in path:

@@ -1,4 +1,5 @@
-"""How processor time grows with the size of what is worked on, by a ratio: the speed of the machine cancels out."""
+"""How processor time grows with the size of what is worked on, by a ratio: the speed of the machine
+cancels out."""
 
 from __future__ import annotations
 
@@ -10,14 +11,17 @@ MOST = 3.0 * FACTOR  # linear work grows by the factor, quadratic work by its sq
 
 
 def grows_at_most(work: Callable[[int], object], size: int, most: float = MOST) -> bool:
-    """Whether ``work(FACTOR * size)`` takes at most ``most`` times the processor time of ``work(size)``.
+    """Whether ``work(FACTOR * size)`` takes at most ``most`` times the processor time of
+    ``work(size)``.
 
-    The best of three runs each is what counts: a neighbour on the machine slows one of them, not all.
+    The best of three runs each is what counts: a neighbour on the machine slows one of them, not
+    all.
     """
     small = float("inf")
     large = float("inf")
     for _ in range(3):
-        large = min(large, _time(work, FACTOR * size))  # first, for it also pays what is loaded or compiled once
+        # first, for it also pays what is loaded or compiled once
+        large = min(large, _time(work, FACTOR * size))
         small = min(small, _time(work, size))
         if large <= most * small:
             return True

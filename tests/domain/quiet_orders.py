@@ -1,10 +1,13 @@
-"""Quiet, foreign and disguised orders, and honest definitions that sound like them: ``scanner_corpus/``, our own writing.
+"""Quiet, foreign and disguised orders, and honest definitions that sound like them:
+``scanner_corpus/``, our own writing.
 
-One line a definition, ``kind | manner | language | tool | text`` of a poisoned one, ``place | language | tool | text`` of
-an honest one. *tuning* was written before the scanner learnt words; *second*, *third* and the honest *fourth* were each meant to
-be held out and were learnt from after they had been counted. *unusual* has orders that come late, only under a condition or after
-an error, or that cost much, in five languages and in figures for letters; it is only counted. *held_out* was written last and is only counted: whoever
-looks at its rows to change the scanner writes a new one.
+One line a definition, ``kind | manner | language | tool | text`` of a poisoned one, ``place |
+language | tool | text`` of an honest one. *tuning* was written before the scanner learnt words;
+*second*, *third* and the honest *fourth* were each meant to be held out and were learnt from after
+they had been counted. *unusual* has orders that come late, only under a condition or after an
+error, or that cost much, in five languages and in figures for letters; it is only counted.
+*held_out* was written last and is only counted: whoever looks at its rows to change the scanner
+writes a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from mcpregistry.domain.definitions.scanner import scan, worst
 Part = Literal["tuning", "second", "third", "fourth", "held_out", "unusual"]
 _FOLDER = Path(__file__).parent / "scanner_corpus"
 
-# What the tools honestly say: an order stands beside it, or in one of the other places that a model reads.
+# What the tools honestly say: an order stands beside it, or in one of the other places that a model
+# reads.
 _SAYS = {
     "read_file": "Reads a text file.",
     "write_file": "Writes a text file.",
@@ -48,12 +52,20 @@ _MANUAL = (
     " at its end. Names are compared without regard to case. Fields that are absent keep their present value, fields"
     " that are null are cleared.\n\n"
 ) * 4
-_PLACES = {"error": "error", "param": "param", "enum": "enum", "title": "title", "default": "default", "late": "late"}
+_PLACES = {
+    "error": "error",
+    "param": "param",
+    "enum": "enum",
+    "title": "title",
+    "default": "default",
+    "late": "late",
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A definition of the corpus. ``kind`` and ``manner`` of an honest one are "honest" and its place."""
+    """A definition of the corpus. ``kind`` and ``manner`` of an honest one are "honest" and its
+    place."""
 
     kind: str
     manner: str
@@ -77,7 +89,10 @@ def poisoned(part: Part) -> list[Row]:
 
 def honest(part: Part) -> list[Row]:
     rows = [line.split(" | ", 3) for line in _lines(f"honest_{part}.txt")]
-    return [Row("honest", place, language, _definition(tool, place, text)) for place, language, tool, text in rows]
+    return [
+        Row("honest", place, language, _definition(tool, place, text))
+        for place, language, tool, text in rows
+    ]
 
 
 def _lines(name: str) -> list[str]:
@@ -90,9 +105,11 @@ def _definition(tool: str, place: str, text: str) -> dict[str, Any]:
     error: dict[str, Any] = {"type": "string", "description": "What went wrong."}
     definition: dict[str, Any] = {
         "name": tool,
-        "description": {"desc": text, "beside": f"{says} {text}", "late": f"{says}\n\n{_MANUAL}{text}"}.get(
-            place, says
-        ),
+        "description": {
+            "desc": text,
+            "beside": f"{says} {text}",
+            "late": f"{says}\n\n{_MANUAL}{text}",
+        }.get(place, says),
         "inputSchema": {"type": "object", "properties": {"query": query}},
         "outputSchema": {"type": "object", "properties": {"error": error}},
     }

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.policy.access import capable, covers, implied, may_call, may_see, next_expiry, pinned, readings
+from mcpregistry.domain.policy.access import (
+    capable,
+    covers,
+    implied,
+    may_call,
+    may_see,
+    next_expiry,
+    pinned,
+    readings,
+)
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
 
 NOW = 1_000.0
@@ -63,7 +72,12 @@ def test_any_layer_of_capability_is_enough_and_none_is_not(capabilities: set[str
         ("mcp_git_push", ["git"], [], ["mcp_git::push"]),
         ("mcp_git_push", ["git_push"], [], ["mcp_git_push::*"]),
         ("mcp_git_push", ["git", "git_push"], [], ["mcp_git_push::*"]),
-        ("mcp_git_push", ["git", "git_push"], [("git", "push")], ["mcp_git::push", "mcp_git_push::*"]),
+        (
+            "mcp_git_push",
+            ["git", "git_push"],
+            [("git", "push")],
+            ["mcp_git::push", "mcp_git_push::*"],
+        ),
         ("mcp_a_b_c", ["a", "a_b"], [("a_b", "c")], ["mcp_a_b::c"]),
         ("mcp_a_b_c", ["a", "a_b"], [("a_b", "c"), ("a", "b_c")], ["mcp_a::b_c", "mcp_a_b::c"]),
         ("mcp_a_b_c", ["a", "a_b"], [], []),
@@ -86,7 +100,8 @@ GRANTS = [(), (ON_SERVER,), (ON_TOOL,), (ELSEWHERE,), (ELSEWHERE, ON_TOOL)]
 def test_a_tool_is_seen_if_every_layer_says_so(
     own: tuple[GrantSpec, ...], shown: tuple[GrantSpec, ...], lists_only: bool, able: bool
 ):
-    who, where = agent(*own, capabilities=ALL if able else frozenset()), endpoint(*shown, lists_only=lists_only)
+    who = agent(*own, capabilities=ALL if able else frozenset())
+    where = endpoint(*shown, lists_only=lists_only)
 
     def held(grants: tuple[GrantSpec, ...]) -> bool:
         return ON_SERVER in grants or ON_TOOL in grants
@@ -103,7 +118,9 @@ def test_a_grant_of_one_tool_covers_no_other_and_one_of_a_server_no_other_server
     assert not covers(ON_SERVER, replace(TOOL, server_id=2))
 
 
-@pytest.mark.parametrize(("expires_at", "allowed"), [(None, True), (NOW + 0.001, True), (NOW, False), (NOW - 1, False)])
+@pytest.mark.parametrize(
+    ("expires_at", "allowed"), [(None, True), (NOW + 0.001, True), (NOW, False), (NOW - 1, False)]
+)
 def test_a_grant_ends_exactly_when_it_says(expires_at: float | None, allowed: bool):
     timed = replace(ON_SERVER, expires_at=expires_at)
     assert may_see(agent(timed), endpoint(), SERVER, TOOL, NOW) is allowed
@@ -146,13 +163,29 @@ def test_pinned_arguments_must_be_there_with_exactly_their_value(
 ):
     assert pinned(pins, arguments) is met
     assert may_call(agent(replace(ON_TOOL, pins=pins)), endpoint(), TOOL, arguments, NOW) is met
-    assert may_call(agent(ON_TOOL), endpoint(replace(ON_TOOL, pins=pins), lists_only=True), TOOL, arguments, NOW) is met
+    assert (
+        may_call(
+            agent(ON_TOOL),
+            endpoint(replace(ON_TOOL, pins=pins), lists_only=True),
+            TOOL,
+            arguments,
+            NOW,
+        )
+        is met
+    )
 
 
 def test_one_open_grant_is_enough_beside_a_pinned_one_but_pins_of_two_grants_do_not_mix():
-    first, second = replace(ON_TOOL, pins={"a": 1}), replace(ON_TOOL, pins={"b": 2})
+    first = replace(ON_TOOL, pins={"a": 1})
+    second = replace(ON_TOOL, pins={"b": 2})
     assert may_call(agent(first, ON_SERVER), endpoint(), TOOL, {"a": 9}, NOW)
-    assert not may_call(agent(replace(first, pins={"a": 1, "b": 1}), second), endpoint(), TOOL, {"a": 1, "b": 3}, NOW)
+    assert not may_call(
+        agent(replace(first, pins={"a": 1, "b": 1}), second),
+        endpoint(),
+        TOOL,
+        {"a": 1, "b": 3},
+        NOW,
+    )
 
 
 def test_a_pinned_tool_is_listed_because_pins_show_only_in_a_call():
@@ -169,19 +202,35 @@ def test_a_grant_of_a_server_is_of_one_kind_or_of_everything():
     ann = agent(ON_SERVER, granted["prompt"], capabilities=frozenset({"mcp_git::push"}))
     assert may_see(ann, endpoint(), SERVER, TOOL, NOW)
     assert not may_see(ann, endpoint(), SERVER, prompt, NOW)
-    assert may_see(replace(ann, capabilities=frozenset({"mcp_git::prompt:push"})), endpoint(), SERVER, prompt, NOW)
+    assert may_see(
+        replace(ann, capabilities=frozenset({"mcp_git::prompt:push"})),
+        endpoint(),
+        SERVER,
+        prompt,
+        NOW,
+    )
 
 
 @pytest.mark.parametrize(
     ("pattern", "fits", "not_these"),
     [
         ("http://[::1]/*", ["http://[::1]/", "http://[::1]/a/b"], ["http://1/a", "http://:/a"]),
-        ("https://api/item?id=*", ["https://api/item?id=7"], ["https://api/item/id=7", "https://api/itemXid=7"]),
-        ("file:///docs/*", ["file:///docs/a/b"], ["file:///DOCS/a", "file:///docs", "xfile:///docs/a"]),
+        (
+            "https://api/item?id=*",
+            ["https://api/item?id=7"],
+            ["https://api/item/id=7", "https://api/itemXid=7"],
+        ),
+        (
+            "file:///docs/*",
+            ["file:///docs/a/b"],
+            ["file:///DOCS/a", "file:///docs", "xfile:///docs/a"],
+        ),
         ("file:///docs", ["file:///docs"], ["file:///docs/", "file:///docs/a"]),
     ],
 )
-def test_only_the_star_of_a_granted_uri_stands_for_anything(pattern: str, fits: list[str], not_these: list[str]):
+def test_only_the_star_of_a_granted_uri_stands_for_anything(
+    pattern: str, fits: list[str], not_these: list[str]
+):
     template = ToolSpec(12, 1, "{+uri}", "t", {"uriTemplate": "{+uri}"}, False, kind="template")
     holder = agent(GrantSpec(1, None, {}, None, "", pattern))
     for uri in (*fits, *not_these):
@@ -207,5 +256,7 @@ def test_only_the_star_of_a_granted_uri_stands_for_anything(pattern: str, fits: 
 )
 def test_what_grants_pin_of_arguments_that_nobody_has_given_yet(own, shown, known, expected):
     who = agent(*(replace(ON_TOOL, pins=pins) for pins in own))
-    where = endpoint(*(replace(ON_TOOL, pins=pins) for pins in shown or ()), lists_only=shown is not None)
+    where = endpoint(
+        *(replace(ON_TOOL, pins=pins) for pins in shown or ()), lists_only=shown is not None
+    )
     assert implied(who, where, TOOL, known, typed="typed", now=NOW) == expected

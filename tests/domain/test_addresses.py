@@ -17,7 +17,9 @@ from mcpregistry.domain.addresses import network, place
         ("", "unknown", "unknown"),
     ],
 )
-def test_ipv4_addresses_count_one_by_one_in_either_notation(address: str, of_place: str, of_network: str):
+def test_ipv4_addresses_count_one_by_one_in_either_notation(
+    address: str, of_place: str, of_network: str
+):
     """A proxy that listens on IPv6 names its IPv4 clients as ``::ffff:203.0.113.7``."""
     assert place(address) == of_place
     assert network(place(address)) == of_network

@@ -26,9 +26,9 @@ VALUES = st.recursive(
 def test_an_editor_loses_nothing_and_hides_nothing(arguments):
     text = editable(canonical(arguments))
     assert typed_in(text) == canonical(arguments)
-    assert printable(text.replace("\n", ""), len(text)).count("⟦") == text.count("⟦") + printable(text).count(
-        " more marks⟧"
-    )
+    assert printable(text.replace("\n", ""), len(text)).count("⟦") == text.count("⟦") + printable(
+        text
+    ).count(" more marks⟧")
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=5), st.dictionaries(TEXTS, VALUES, max_size=5))
@@ -37,7 +37,11 @@ def test_every_argument_of_both_calls_is_laid_out_once(now, then):
     assert found is not None
     assert sorted(each.name for each in found) == sorted(now.keys() | then.keys())
     for each in found:
-        same = each.name in now and each.name in then and canonical(now[each.name]) == canonical(then[each.name])
+        same = (
+            each.name in now
+            and each.name in then
+            and canonical(now[each.name]) == canonical(then[each.name])
+        )
         assert (each.change == "same") == same
         assert (each.change == "new") == (each.name not in then)
         assert (each.change == "gone") == (each.name not in now)
@@ -56,7 +60,9 @@ def test_true_is_not_one_and_one_is_not_one_point_zero():
         assert found[0].change == "changed"
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "7", '{"a":', "[" * 100_000, '{"a":' + "9" * 5_000 + "}"])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "7", '{"a":', "[" * 100_000, '{"a":' + "9" * 5_000 + "}"]
+)
 def test_what_has_no_parts_is_left_whole(text):
     assert laid_out(text) is None
     assert parsed(text) is None

@@ -10,13 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.budgets import Book, Level, Period, Unit, amount, counted, of_dollars, shown, span
+from mcpregistry.domain.budgets import (
+    Book,
+    Level,
+    Period,
+    Unit,
+    amount,
+    counted,
+    of_dollars,
+    shown,
+    span,
+)
 
-# Clocks change at two in the morning, at midnight itself (both ways), by half an hour, and not at all.
+# Clocks change at two in the morning, at midnight itself (both ways), by half an hour, and not at
+# all.
 ZONES = [
-    "UTC", "Europe/Oslo", "America/New_York", "America/Havana", "Asia/Beirut", "America/Santiago", "America/Asuncion",
-    "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia",
-]  # fmt: skip
+    "UTC",
+    "Europe/Oslo",
+    "America/New_York",
+    "America/Havana",
+    "Asia/Beirut",
+    "America/Santiago",
+    "America/Asuncion",
+    "Australia/Lord_Howe",
+    "Asia/Kolkata",
+    "Pacific/Apia",
+]
 moments = st.integers(1_262_304_000, 2_145_830_400).map(
     lambda second: datetime.fromtimestamp(second, UTC)
 )  # 2010 to 2037
@@ -27,14 +46,19 @@ def test_every_moment_is_in_one_period_and_these_follow_each_other_without_a_gap
     zone = ZoneInfo(name)
     here = span(period, now, zone)
     assert here.start <= now < here.end
-    for inside in (here.start, here.end - timedelta(microseconds=1), here.start + (here.end - here.start) / 2):
+    for inside in (
+        here.start,
+        here.end - timedelta(microseconds=1),
+        here.start + (here.end - here.start) / 2,
+    ):
         assert span(period, inside, zone) == here
     assert span(period, here.end, zone).start == here.end
     assert span(period, here.start - timedelta(microseconds=1), zone).end == here.start
 
 
 @pytest.mark.parametrize(
-    ("day", "hours"), [("2026-03-28", 24), ("2026-03-29", 23), ("2026-10-25", 25), ("2026-10-26", 24)]
+    ("day", "hours"),
+    [("2026-03-28", 24), ("2026-03-29", 23), ("2026-10-25", 25), ("2026-10-26", 24)],
 )
 def test_a_day_in_which_clocks_change_is_as_long_as_it_is(day, hours):
     zone = ZoneInfo("Europe/Oslo")
@@ -46,7 +70,8 @@ def test_a_day_in_which_clocks_change_is_as_long_as_it_is(day, hours):
 @pytest.mark.parametrize(
     ("period", "start", "end"),
     [
-        (Period.HOUR, "2026-10-25T00:00", "2026-10-25T01:00"),  # the first of two hours that are called "2"
+        # the first of two hours that are called "2"
+        (Period.HOUR, "2026-10-25T00:00", "2026-10-25T01:00"),
         (Period.DAY, "2026-10-24T22:00", "2026-10-25T23:00"),
         (Period.WEEK, "2026-10-18T22:00", "2026-10-25T23:00"),
         (Period.MONTH, "2026-09-30T22:00", "2026-10-31T23:00"),
@@ -54,14 +79,18 @@ def test_a_day_in_which_clocks_change_is_as_long_as_it_is(day, hours):
 )
 def test_periods_around_a_change_of_clocks(period, start, end):
     found = span(period, datetime(2026, 10, 25, 0, 30, tzinfo=UTC), ZoneInfo("Europe/Oslo"))
-    assert [found.start, found.end] == [datetime.fromisoformat(f"{each}+00:00") for each in (start, end)]
+    assert [found.start, found.end] == [
+        datetime.fromisoformat(f"{each}+00:00") for each in (start, end)
+    ]
 
 
 numbers = st.integers(0, 10**12)
 
 
 @given(numbers, st.lists(numbers, max_size=20))
-def test_what_is_let_through_never_passes_the_hard_mark_and_nothing_is_refused_that_fits(hard, wanted):
+def test_what_is_let_through_never_passes_the_hard_mark_and_nothing_is_refused_that_fits(
+    hard, wanted
+):
     spent = 0
     reserved = 0
     for number, more in enumerate(wanted):
@@ -75,8 +104,13 @@ def test_what_is_let_through_never_passes_the_hard_mark_and_nothing_is_refused_t
 def test_a_book_says_how_it_stands():
     marks = {"soft": 80, "hard": 100}
     assert [Book(each, 0, **marks).level for each in (0, 79, 80, 99, 100, 130)] == [
-        Level.OK, Level.OK, Level.SOFT, Level.SOFT, Level.SPENT, Level.SPENT,
-    ]  # fmt: skip
+        Level.OK,
+        Level.OK,
+        Level.SOFT,
+        Level.SOFT,
+        Level.SPENT,
+        Level.SPENT,
+    ]
     assert [Book(70, 5, **marks).warns(more) for more in (4, 5)] == [False, True]
     assert Book(10**18).bears(10**18), "without a mark everything passes"
     assert not Book(0, hard=0).bears(0), "nothing at all is left of nothing"
@@ -91,10 +125,14 @@ def test_money_is_exact_down_to_a_hundred_millionth_of_a_dollar(dollars):
 @pytest.mark.parametrize(
     ("number", "unit", "text"),
     [
-        (125_000_000, Unit.MONEY, "$1.25"), (1_234_500, Unit.MONEY, "$0.0123"), (0, Unit.MONEY, "$0.00"),
-        (123_456_789_012_345, Unit.MONEY, "$1,234,567.89"), (1, Unit.CALLS, "1 call"), (12_000, Unit.TOKENS, "12,000 tokens"),
+        (125_000_000, Unit.MONEY, "$1.25"),
+        (1_234_500, Unit.MONEY, "$0.0123"),
+        (0, Unit.MONEY, "$0.00"),
+        (123_456_789_012_345, Unit.MONEY, "$1,234,567.89"),
+        (1, Unit.CALLS, "1 call"),
+        (12_000, Unit.TOKENS, "12,000 tokens"),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_told_as_people_write_them(number, unit, text):
     assert shown(number, unit) == text
 

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 
 from mcpregistry.domain.text.canonical import canonical, digest, plain, size, stored
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+)
 SURROGATES = st.text(alphabet=st.characters(categories=["Cs"]), min_size=1)
 
 
@@ -45,13 +53,24 @@ def test_different_values_have_different_texts(left: Any, right: Any):
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [(1, True), (0, False), (1, 1.0), ("1", 1), (None, ""), ([], {}), (10**30, float(10**30)), ("é", "e\u0301")],
+    [
+        (1, True),
+        (0, False),
+        (1, 1.0),
+        ("1", 1),
+        (None, ""),
+        ([], {}),
+        (10**30, float(10**30)),
+        ("é", "e\u0301"),
+    ],
 )
 def test_what_python_or_the_eye_takes_for_equal_is_told_apart(left: Any, right: Any):
     assert canonical({"v": left}) != canonical({"v": right})
 
 
-@pytest.mark.parametrize("number", [2**53 + 1, 2**64, -(2**64) - 1, 10**400, 0.1, 1e-7, 1e16, -0.0, 5e-324])
+@pytest.mark.parametrize(
+    "number", [2**53 + 1, 2**64, -(2**64) - 1, 10**400, 0.1, 1e-7, 1e16, -0.0, 5e-324]
+)
 def test_numbers_are_exact(number: float):
     again = json.loads(canonical(number))
     assert again == number
@@ -60,7 +79,9 @@ def test_numbers_are_exact(number: float):
 
 def test_keys_are_sorted_by_their_utf8_bytes_and_there_is_no_white_space():
     keys = ["\U0001f600", "\uffff", "z", "a", "é", "B"]
-    assert canonical(dict.fromkeys(keys, 1)) == '{"B":1,"a":1,"z":1,"é":1,"\uffff":1,"\U0001f600":1}'
+    assert (
+        canonical(dict.fromkeys(keys, 1)) == '{"B":1,"a":1,"z":1,"é":1,"\uffff":1,"\U0001f600":1}'
+    )
 
 
 @given(VALUES | SURROGATES | st.dictionaries(SURROGATES, VALUES))
@@ -75,7 +96,9 @@ NUMBERS_JSON_LACKS = [float("nan"), float("inf"), float("-inf")]
 
 
 @pytest.mark.parametrize("number", NUMBERS_JSON_LACKS)
-@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"k": [{"x": v}]}, lambda v: ({"t": (v,)},)])
+@pytest.mark.parametrize(
+    "wrap", [lambda v: v, lambda v: [v], lambda v: {"k": [{"x": v}]}, lambda v: ({"t": (v,)},)]
+)
 def test_numbers_that_json_lacks_are_refused_and_stored_by_name(number: float, wrap: Any):
     with pytest.raises(ValueError, match="float"):
         canonical(wrap(number))
@@ -83,7 +106,9 @@ def test_numbers_that_json_lacks_are_refused_and_stored_by_name(number: float, w
 
 
 @pytest.mark.parametrize(
-    "value", [b"raw", {1, 2}, object(), 1 + 2j, {1: 2, "1": 3}, 10**5000], ids=lambda v: type(v).__name__
+    "value",
+    [b"raw", {1, 2}, object(), 1 + 2j, {1: 2, "1": 3}, 10**5000],
+    ids=lambda v: type(v).__name__,
 )
 def test_what_is_no_json_is_refused_and_still_stored(value: Any):
     with pytest.raises(ValueError, match=r"JSON|digits"):
@@ -114,7 +139,10 @@ def test_the_deepest_value_is_the_same_on_every_python():
 
 
 @given(
-    st.recursive(SCALARS | st.floats() | SURROGATES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+    st.recursive(
+        SCALARS | st.floats() | SURROGATES,
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
 )
 def test_stored_never_fails(value: Any):
     text = stored(value)
@@ -122,7 +150,11 @@ def test_stored_never_fails(value: Any):
     json.loads(text)
 
 
-@given(st.recursive(SCALARS | SURROGATES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        SCALARS | SURROGATES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
 def test_the_size_is_that_of_the_stored_text(value: Any):
     assert size(value) == len(stored(value).encode())
 

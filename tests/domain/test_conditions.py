@@ -44,7 +44,12 @@ def holds(source: str, **facts: Any) -> bool:
         ('tool.rsk == "high"', 1, 6, "'tool' has no 'rsk'"),
         ("call.origin == 'http' && call.our > 3", 1, 31, "'call' has no 'our'"),
         ("args.name.lower() == 'x'", 1, 11, "no function 'lower'"),
-        ("args.l.exists(a, args.l.exists(b, args.l.exists(c, a == c)))", 1, 48, "more than 2 loops"),
+        (
+            "args.l.exists(a, args.l.exists(b, args.l.exists(c, a == c)))",
+            1,
+            48,
+            "more than 2 loops",
+        ),
         ("x" * (LONGEST + 1), 1, LONGEST + 1, "longer than"),
         ("é🙂 == 1", 1, 1, "token recognition"),
     ],
@@ -79,16 +84,20 @@ def test_deep_nesting_is_refused_quickly(nested: Callable[[int], str]):
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "source", ["!" * 3990 + "true", "1+" * 1990 + "1 == 0", "-" * 3990 + "1 == 1", "true||" * 600 + "false"]
+    "source",
+    ["!" * 3990 + "true", "1+" * 1990 + "1 == 0", "-" * 3990 + "1 == 1", "true||" * 600 + "false"],
 )
 def test_long_chains_neither_crash_nor_take_long(source: str):
-    """In a process of its own: a stack that overflows in compiled code takes the whole process along."""
+    """In a process of its own: a stack that overflows in compiled code takes the whole process
+    along."""
     program = (
         "import sys, threading; from mcpregistry.domain.policy.conditions import *\n"
         "c = compile_condition(sys.argv[1])\n"
         "t = threading.Thread(target=lambda: print(c.holds(context_of({'args': {}}), {}))); t.start(); t.join()"
     )
-    done = subprocess.run([sys.executable, "-c", program, source], capture_output=True, text=True, timeout=HANG_LIMIT)
+    done = subprocess.run(
+        [sys.executable, "-c", program, source], capture_output=True, text=True, timeout=HANG_LIMIT
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in ("True", "False")
 
@@ -109,7 +118,9 @@ def test_loops_that_are_allowed_end_soon():
         arguments = {"l": list(range(count))}
         assert condition.holds(context_of({"args": arguments}), arguments)
 
-    assert grows_at_most(loop, 200 // FACTOR, most=3.0 * FACTOR**2), "one loop in another, and no more than that"
+    assert grows_at_most(loop, 200 // FACTOR, most=3.0 * FACTOR**2), (
+        "one loop in another, and no more than that"
+    )
 
 
 @pytest.mark.attack
@@ -127,7 +138,11 @@ def test_regular_expressions_are_linear():
         ("args.amount > 100.5", {"args": {"amount": 101}}, True),
         ("args.amount > 100", {"args": {"amount": 2**70}}, True),
         ("has(args.amount) && args.amount > 100", {"args": {}}, False),
-        ("args.path.startsWith('/srv/') && !args.path.contains('..')", {"args": {"path": "/srv/a"}}, True),
+        (
+            "args.path.startsWith('/srv/') && !args.path.contains('..')",
+            {"args": {"path": "/srv/a"}},
+            True,
+        ),
         ("args['odd name'] == 'x'", {"args": {"odd name": "x"}}, True),
         ("args.tags.exists(t, t == 'prod')", {"args": {"tags": ["a", "prod"]}}, True),
         ("args.exists(k, k.startsWith('force'))", {"args": {"force_push": True}}, True),
@@ -175,7 +190,10 @@ def test_only_what_a_condition_names_is_read():
 
 
 def test_a_block_is_false_exactly_when_all_are():
-    conditions = [compile_condition(s) for s in ("args.a > 1 // first", "args.b > 1", "args.a == 1 && args.b == 2")]
+    conditions = [
+        compile_condition(s)
+        for s in ("args.a > 1 // first", "args.b > 1", "args.a == 1 && args.b == 2")
+    ]
     program = joined(conditions)
     for a in range(3):
         for b in range(3):
@@ -194,7 +212,17 @@ def test_compiling_loads_no_command_line():
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "text", ['r"C:\\"', "R'C:\\'", 'br"C:\\"', 'r"""C:\\"""', "r'''C:\\'''", '"C:\\\\"', "'C:\\\\'", '"""C:\\\\"""']
+    "text",
+    [
+        'r"C:\\"',
+        "R'C:\\'",
+        'br"C:\\"',
+        'r"""C:\\"""',
+        "r'''C:\\'''",
+        '"C:\\\\"',
+        "'C:\\\\'",
+        '"""C:\\\\"""',
+    ],
 )
 def test_text_that_ends_in_a_backslash_hides_nothing_behind_it(text: str):
     value = f"args.path == {text}" if not text.startswith("b") else f"bytes(args.path) == {text}"
@@ -209,4 +237,6 @@ def test_text_that_cel_reads_otherwise_is_refused(found: str, monkeypatch: pytes
     """Names inside of a text are not looked at, so CEL itself has to read it as one text."""
     monkeypatch.setattr(conditions, "_TEXT", re.compile(found))
     with pytest.raises(ConditionInvalid, match="this string cannot be read"):
-        compile_condition('args.a in [r"C:\\" || args.b == "", "a" + args.b, "a", args.b]'.replace("\\\\", "\\"))
+        compile_condition(
+            'args.a in [r"C:\\" || args.b == "", "a" + args.b, "a", args.b]'.replace("\\\\", "\\")
+        )

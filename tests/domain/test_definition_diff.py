@@ -10,11 +10,13 @@ from mcpregistry.domain.definitions.diff import MAX_WORDS, rewordings, words
 
 
 def test_only_the_words_that_changed_are_marked():
-    old, new = {"name": "t", "description": "Reads one file."}, {"name": "t", "description": "Reads every file."}
+    old = {"name": "t", "description": "Reads one file."}
+    new = {"name": "t", "description": "Reads every file."}
     (change,) = rewordings(old, new)
     assert (change.field, change.segments) == (
-        "description", ((" ", "Reads "), ("-", "one"), ("+", "every"), (" ", " file.")),
-    )  # fmt: skip
+        "description",
+        ((" ", "Reads "), ("-", "one"), ("+", "every"), (" ", " file.")),
+    )
     assert not change.added
 
 
@@ -25,17 +27,26 @@ def test_a_field_that_appears_is_all_new():
 
 
 def test_a_value_deep_in_a_schema_is_one_word():
-    old, new = ({"inputSchema": {"properties": {"q": {"type": "string", "maxLength": most}}}} for most in (10, 20))
+    old, new = (
+        {"inputSchema": {"properties": {"q": {"type": "string", "maxLength": most}}}}
+        for most in (10, 20)
+    )
     (change,) = rewordings(old, new)
-    assert [segment for segment in change.segments if segment[0] != " "] == [("-", "10"), ("+", "20")]
+    assert [segment for segment in change.segments if segment[0] != " "] == [
+        ("-", "10"),
+        ("+", "20"),
+    ]
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("unseen", ["\u200b", "\u202e", "\U000e0041", "\x1b", "\u00ad"])
 def test_an_invisible_character_is_a_change_like_any_other(unseen: str):
     assert [*words("Reads a file.", f"Reads a fi{unseen}le.")] == [
-        (" ", "Reads a "), ("-", "file"), ("+", f"fi{unseen}le"), (" ", "."),
-    ]  # fmt: skip
+        (" ", "Reads a "),
+        ("-", "file"),
+        ("+", f"fi{unseen}le"),
+        (" ", "."),
+    ]
     assert [*words("Reads.", f"Reads.{unseen}")] == [(" ", "Reads."), ("+", unseen)]
 
 

@@ -23,7 +23,10 @@ TOOL: dict[str, Any] = {
     "description": "Café",
     "inputSchema": {
         "type": "object",
-        "properties": {"q": {"type": "string", "description": "words", "enum": ["a", "b"], "default": "a"}, "n": {}},
+        "properties": {
+            "q": {"type": "string", "description": "words", "enum": ["a", "b"], "default": "a"},
+            "n": {},
+        },
         "required": ["q"],
     },
     "outputSchema": {"type": "object"},
@@ -39,7 +42,10 @@ def changed(*path: Any, to: Any) -> dict[str, Any]:
         if not rest:
             return to
         if isinstance(node, list):
-            return [copy(item, rest[1:]) if place == rest[0] else item for place, item in enumerate(node)]
+            return [
+                copy(item, rest[1:]) if place == rest[0] else item
+                for place, item in enumerate(node)
+            ]
         return {**node, rest[0]: copy(node.get(rest[0]), rest[1:])}
 
     return copy(TOOL, path)
@@ -72,7 +78,7 @@ def reordered(value: Any) -> Any:
         changed("_meta", "v", "deep", 1, to=2.0),
         changed("icons", 0, "src", to="data:y"),
     ],
-)  # fmt: skip
+)
 def test_any_change_of_what_a_model_sees_is_another_definition(other: dict[str, Any]):
     assert definition_hash(other) != definition_hash(TOOL)
     assert len(differences(visible(TOOL), visible(other))) == 1
@@ -101,7 +107,9 @@ def test_absent_and_null_are_the_same():
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("odd", [float("nan"), "\ud800", "\x00", 10**5000], ids=["nan", "surrogate", "nul", "int"])
+@pytest.mark.parametrize(
+    "odd", [float("nan"), "\ud800", "\x00", 10**5000], ids=["nan", "surrogate", "nul", "int"]
+)
 def test_an_odd_value_has_a_hash_of_its_own(odd: Any):
     """One tool that cannot be hashed would hide all others of its server."""
     assert definition_hash(changed("_meta", to={"v": odd})) != definition_hash(TOOL)

@@ -13,7 +13,9 @@ def test_no_character_that_shows_nothing_comes_through() -> None:
     through = [
         code
         for code in range(0x110000)
-        if unicodedata.category(char := chr(code)) in unseen and char not in "\n\t" and char in printable(char)
+        if unicodedata.category(char := chr(code)) in unseen
+        and char not in "\n\t"
+        and char in printable(char)
     ]
     assert through == []
 
@@ -47,9 +49,9 @@ def test_ten_megabytes_are_cut_at_once_and_the_cut_is_told() -> None:
     shown = printable(text)
     assert shown.endswith("… (9,980,000 more characters)")
     assert len(shown) < 200_000
-    assert grows_at_most(lambda length: printable(text[:length]), len(text) // FACTOR, most=FACTOR / 2), (
-        "the rest is not read"
-    )
+    assert grows_at_most(
+        lambda length: printable(text[:length]), len(text) // FACTOR, most=FACTOR / 2
+    ), "the rest is not read"
 
 
 def test_a_text_of_exactly_the_limit_is_whole() -> None:

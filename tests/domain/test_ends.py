@@ -1,4 +1,5 @@
-"""What is told of ends that look alike: of a call that was not sent nothing has happened, of the other nobody knows."""
+"""What is told of ends that look alike: of a call that was not sent nothing has happened, of the
+other nobody knows."""
 
 from __future__ import annotations
 

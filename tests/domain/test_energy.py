@@ -16,9 +16,16 @@ units = st.floats(0, 1e6)
 seconds = st.floats(-1e5, 1e5)
 
 
-@given(capacity=st.floats(0.01, 1e6), rate=st.floats(0, 1e3), steps=st.lists(st.tuples(seconds, st.floats(-1e3, 1e3))))
-def test_a_level_stays_between_its_floor_and_its_capacity_whatever_the_clock_does(capacity, rate, steps):
-    stand, now = Stand(capacity, NOW, capacity, rate), NOW
+@given(
+    capacity=st.floats(0.01, 1e6),
+    rate=st.floats(0, 1e3),
+    steps=st.lists(st.tuples(seconds, st.floats(-1e3, 1e3))),
+)
+def test_a_level_stays_between_its_floor_and_its_capacity_whatever_the_clock_does(
+    capacity, rate, steps
+):
+    stand = Stand(capacity, NOW, capacity, rate)
+    now = NOW
     for step, amount in steps:
         now += timedelta(seconds=step)
         assert 0 <= stand.level_at(now) <= capacity
@@ -35,9 +42,15 @@ def test_after_the_time_that_is_told_there_is_enough_and_not_much_before(level, 
         assert stand.level_at(NOW + timedelta(seconds=wait * 0.99)) < wanted
 
 
-@given(level=st.floats(0, 1e3), rate=st.floats(0.1, 1e3), wanted=st.floats(0, 1e3), back=st.floats(0, 1e5))
+@given(
+    level=st.floats(0, 1e3),
+    rate=st.floats(0.1, 1e3),
+    wanted=st.floats(0, 1e3),
+    back=st.floats(0, 1e5),
+)
 def test_the_time_that_is_told_holds_after_the_clock_was_set_back(level, rate, wanted, back):
-    stand, now = Stand(level, NOW, 1e6, rate), NOW - timedelta(seconds=back)
+    stand = Stand(level, NOW, 1e6, rate)
+    now = NOW - timedelta(seconds=back)
     wait = stand.seconds_until(wanted, now)
     assert stand.level_at(now + timedelta(seconds=wait + 1e-5)) >= wanted - 1e-2
     assert (wait == 0) is (level >= wanted)
@@ -54,7 +67,9 @@ def test_a_call_costs_by_its_time():
     assert Rates(1, 2, 3).of_call(1, 2048) == 9
 
 
-@pytest.mark.parametrize(("level", "word"), [(0, "empty"), (9.9, "critical"), (10, "low"), (29, "low"), (30, "ok")])
+@pytest.mark.parametrize(
+    ("level", "word"), [(0, "empty"), (9.9, "critical"), (10, "low"), (29, "low"), (30, "ok")]
+)
 def test_levels_have_names(level, word):
     assert word_for(level, critical=10, resume=30) is Level(word)
 
@@ -64,7 +79,9 @@ def test_an_estimate_grows_with_what_there_is_to_a_tool_and_an_operators_counts_
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}
     assert estimate(plain) == 1.05
     assert estimate(plain | {"inputSchema": schema}) == pytest.approx(1.35)
-    assert estimate(plain | {"annotations": {"destructiveHint": True, "openWorldHint": True}}) == 4.05
+    assert (
+        estimate(plain | {"annotations": {"destructiveHint": True, "openWorldHint": True}}) == 4.05
+    )
     assert estimate(plain | {"annotations": {"destructiveHint": True}}, destructive=False) == 1.05
     assert estimate(plain, operators=7) == 7
     assert estimate({"inputSchema": {"required": 3, "properties": []}}) == 1.05
@@ -72,7 +89,8 @@ def test_an_estimate_grows_with_what_there_is_to_a_tool_and_an_operators_counts_
 
 def test_the_more_calls_there_are_the_less_the_definition_counts():
     assert foretold(3.0, None, Rates()) == 3.0
-    once, often = usage_of([(10, 2.0, 50)]), usage_of([(10, 2.0, 50)] * 195)
+    once = usage_of([(10, 2.0, 50)])
+    often = usage_of([(10, 2.0, 50)] * 195)
     assert foretold(3.0, once, Rates()) == pytest.approx((1 * 4 + 5 * 3) / 6)
     assert foretold(3.0, often, Rates()) == pytest.approx((195 * 4 + 5 * 3) / 200)
     assert usage_of([]) is None
@@ -88,7 +106,11 @@ def test_newer_calls_weigh_more():
     assert (slower.median, slower.p95) == (5.0, 5.0)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 600), st.floats(0, 1e7)), min_size=1, max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e6), st.floats(0, 600), st.floats(0, 1e7)), min_size=1, max_size=60
+    )
+)
 def test_whatever_calls_took_an_estimate_is_a_number_that_is_not_negative(samples):
     usage = usage_of(samples)
     for size in (0, 100, 1e9):
@@ -96,17 +118,24 @@ def test_whatever_calls_took_an_estimate_is_a_number_that_is_not_negative(sample
 
 
 def test_where_calls_take_as_long_as_their_arguments_are_the_estimate_learns_that():
-    by_length = usage_of([(size % 1000, 0.01 * (size % 1000), size % 1000) for size in range(7, 7 * 60, 7)])
+    by_length = usage_of(
+        [(size % 1000, 0.01 * (size % 1000), size % 1000) for size in range(7, 7 * 60, 7)]
+    )
     assert by_length is not None
     short, long = (foretold(0.0, by_length, Rates(), size) for size in (10, 400))
     assert long == pytest.approx(40 * short, rel=0.05)
-    assert foretold(0.0, by_length, Rates(), 1e9) < 10, "beyond what was ever seen it does not reckon on"
+    assert foretold(0.0, by_length, Rates(), 1e9) < 10, (
+        "beyond what was ever seen it does not reckon on"
+    )
     even = usage_of([(size, 2.0, 0) for size in range(60)])
     assert even is not None
     assert foretold(0.0, even, Rates(), 59) == pytest.approx(foretold(0.0, even, Rates(), 0))
 
 
 def test_what_arguments_do_not_tell_is_not_learned_from_them():
-    noisy = usage_of([((at * 37) % 100, 1.0 + ((at * 61) % 10) / 10, 0) for at in range(40)] + [(50, 1.4, 0)] * 10)
+    noisy = usage_of(
+        [((at * 37) % 100, 1.0 + ((at * 61) % 10) / 10, 0) for at in range(40)]
+        + [(50, 1.4, 0)] * 10
+    )
     assert noisy is not None
     assert noisy.line is None or abs(noisy.line.seconds_per_byte) < 0.01

@@ -14,7 +14,9 @@ def failing(times: int, *, chance: float = 0.0) -> Health:
     state = Health()
     for number in range(times):
         state = health.move(state, "connecting", now=float(number))
-        state = health.fallen(state, now=float(number), chance=chance, returns=False, code="C", detail="d")
+        state = health.fallen(
+            state, now=float(number), chance=chance, returns=False, code="C", detail="d"
+        )
     return state
 
 
@@ -42,13 +44,16 @@ def test_failures_in_a_row_wait_longer_and_one_answer_forgives_them():
 
 def test_a_connection_that_served_long_and_falls_may_be_tried_at_once():
     state = health.connected(health.move(failing(4), "connecting", now=10), now=10)
-    fallen = health.fallen(state, now=10 + health.STABLE_SECONDS, chance=0, returns=False, code="", detail="")
+    fallen = health.fallen(
+        state, now=10 + health.STABLE_SECONDS, chance=0, returns=False, code="", detail=""
+    )
     assert health.refusal_seconds(fallen, now=fallen.since) == 0
     assert fallen.failures == 1
 
 
 def test_a_connection_that_falls_over_and_over_is_not():
-    state, waits = Health(), []
+    state = Health()
+    waits = []
     for number in range(4):
         state = health.connected(health.move(state, "connecting", now=number), now=number)
         state = health.fallen(state, now=number, chance=0, returns=False, code="", detail="")
@@ -58,7 +63,10 @@ def test_a_connection_that_falls_over_and_over_is_not():
 
 def test_one_that_returns_by_itself_is_reconnecting():
     state = health.move(Health(), "connecting", now=0)
-    assert health.fallen(state, now=0, chance=0, returns=True, code="", detail="").state == "reconnecting"
+    assert (
+        health.fallen(state, now=0, chance=0, returns=True, code="", detail="").state
+        == "reconnecting"
+    )
 
 
 def test_stopping_on_purpose_holds_nothing_against_it():
@@ -69,12 +77,20 @@ STATES: tuple[State, ...] = ("disconnected", "connecting", "connected", "reconne
 
 
 MOVES = {
-    ("disconnected", "connecting"), ("connecting", "connected"), ("connecting", "error"), ("connected", "disconnected"),
+    ("disconnected", "connecting"),
+    ("connecting", "connected"),
+    ("connecting", "error"),
+    ("connected", "disconnected"),
     ("error", "connecting"),  # the five of the design
-    ("connected", "reconnecting"), ("connecting", "reconnecting"), ("reconnecting", "connecting"),
+    ("connected", "reconnecting"),
+    ("connecting", "reconnecting"),
+    ("reconnecting", "connecting"),
     ("reconnecting", "disconnected"),  # reconnecting
-    ("connecting", "disconnected"), ("connected", "error"), ("error", "disconnected"),  # and three more
-}  # fmt: skip
+    # and three more
+    ("connecting", "disconnected"),
+    ("connected", "error"),
+    ("error", "disconnected"),
+}
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))

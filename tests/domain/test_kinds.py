@@ -1,4 +1,5 @@
-"""How a prompt is told from a tool: by a spelling that no name can imitate, and by what its arguments must fit."""
+"""How a prompt is told from a tool: by a spelling that no name can imitate, and by what its
+arguments must fit."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ from mcpregistry.domain.policy.rules import Rules, RuleSpec
 from mcpregistry.domain.schema.validation import check_arguments
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
-ODD = ["review", "prompt:review", "tool:review", "tool:prompt:review", ":", "", "prompt:", "other:x", "a:b:c", "prompt"]
+ODD = [
+    "review",
+    "prompt:review",
+    "tool:review",
+    "tool:prompt:review",
+    ":",
+    "",
+    "prompt:",
+    "other:x",
+    "a:b:c",
+    "prompt",
+]
 
 
 def test_every_name_of_every_kind_has_a_spelling_of_its_own():
@@ -54,10 +66,17 @@ def test_arguments_of_prompts_are_texts_of_those_that_are_listed(arguments):
 def test_rules_see_the_kind():
     tool = ToolSpec(1, 1, "review", "h", {}, False)
     prompt = ToolSpec(2, 1, "review", "h2", PROMPT, False, kind="prompt")
-    rules = Rules([RuleSpec(1, "no prompts", 1, Outcome.DENY, condition='tool.kind == "prompt"')], Outcome.ALLOW)
-    ann, door = AgentSpec(1, "ann", frozenset(), None, ()), EndpointSpec("d", "", "", "double", "none", False, True, ())
+    rules = Rules(
+        [RuleSpec(1, "no prompts", 1, Outcome.DENY, condition='tool.kind == "prompt"')],
+        Outcome.ALLOW,
+    )
+    ann = AgentSpec(1, "ann", frozenset(), None, ())
+    door = EndpointSpec("d", "", "", "double", "none", False, True, ())
     git = ServerSpec(1, "git", "", 1, "stdio", "lazy", 30.0, 1024, True)
-    assert [rules(Question(ann, door, git, each, {})).outcome for each in (tool, prompt)] == ["allow", "deny"]
+    assert [rules(Question(ann, door, git, each, {})).outcome for each in (tool, prompt)] == [
+        "allow",
+        "deny",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,16 +104,39 @@ def test_a_template_serves_what_it_can_make(template: str, makes: list[str], not
 
 @pytest.mark.parametrize(
     "path",
-    ["..", "../etc/passwd", "docs/../etc", "docs/./x", "docs/..", "docs/%2e%2e/etc", "docs%2F..%2Fetc", "docs\\..\\etc",
-     "docs/%65tc", "docs/%252e%252e/x", "docs/?at=../x", "docs/x\n", "docs/x\0"],
-)  # fmt: skip
+    [
+        "..",
+        "../etc/passwd",
+        "docs/../etc",
+        "docs/./x",
+        "docs/..",
+        "docs/%2e%2e/etc",
+        "docs%2F..%2Fetc",
+        "docs\\..\\etc",
+        "docs/%65tc",
+        "docs/%252e%252e/x",
+        "docs/?at=../x",
+        "docs/x\n",
+        "docs/x\0",
+    ],
+)
 def test_a_template_serves_no_uri_that_hides_where_it_leads(path: str):
-    for template in ("file:///{+path}", "file:///{path}", "file:///docs/{name}", "file:///docs/x{?at}", "{+uri}"):
+    for template in (
+        "file:///{+path}",
+        "file:///{path}",
+        "file:///docs/{name}",
+        "file:///docs/x{?at}",
+        "{+uri}",
+    ):
         with pytest.raises(ArgumentsInvalid):
-            check_arguments(arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"})
+            check_arguments(
+                arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"}
+            )
 
 
-@pytest.mark.parametrize("path", ["a..b", "...", ".git/config", "a%20b", "%C3%A9", "a/b.c?x=1..2", "100%25"])
+@pytest.mark.parametrize(
+    "path", ["a..b", "...", ".git/config", "a%20b", "%C3%A9", "a/b.c?x=1..2", "100%25"]
+)
 def test_a_template_serves_uris_that_are_only_unusual(path: str):
     schema = arguments_schema("template", {"uriTemplate": "file:///{+path}"})
     check_arguments(schema, {"uri": f"file:///{path}"})
@@ -116,7 +158,10 @@ def test_what_belongs_to_the_content_is_no_part_of_a_resources_definition():
         "size": 1,
         "annotations": {"audience": ["user"], "lastModified": "2026-01-01"},
     }
-    later = listed | {"size": 2, "annotations": {"audience": ["user"], "lastModified": "2026-02-01"}}
+    later = listed | {
+        "size": 2,
+        "annotations": {"audience": ["user"], "lastModified": "2026-02-01"},
+    }
     assert definition_hash(listed, kind="resource") == definition_hash(later, kind="resource")
     assert definition_hash(listed, kind="resource") != definition_hash(
         listed | {"mimeType": "text/html"}, kind="resource"

@@ -22,9 +22,15 @@ from mcpregistry.domain.servers.launch import (
 
 @pytest.mark.parametrize(
     "command",
-    [["uvx", "mcp-server-time"], ["sh", "-c", "a; b && $(c) `d` | e > f"], ["/path with space/x", ""], ["x", "'", '"', "\\"],
-     ["ünï", "日本"], ["x", "--flag=\u202e"]],
-)  # fmt: skip
+    [
+        ["uvx", "mcp-server-time"],
+        ["sh", "-c", "a; b && $(c) `d` | e > f"],
+        ["/path with space/x", ""],
+        ["x", "'", '"', "\\"],
+        ["ünï", "日本"],
+        ["x", "--flag=\u202e"],
+    ],
+)
 def test_any_list_of_words_is_kept_as_it_is_for_no_shell_reads_it(command: list[str]):
     assert check_command(command) == command
 
@@ -58,22 +64,41 @@ def test_anything_else_is_no_command(command: Any):
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "name",
-    ["LD_PRELOAD", "ld_preload", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PYTHONSTARTUP", "NODE_OPTIONS",
-     "", "1A", "A B", "A=B", "A-B", "Ä", "A\n", "A\x00"],
-)  # fmt: skip
+    [
+        "LD_PRELOAD",
+        "ld_preload",
+        "LD_LIBRARY_PATH",
+        "LD_AUDIT",
+        "BASH_ENV",
+        "ENV",
+        "PYTHONSTARTUP",
+        "NODE_OPTIONS",
+        "",
+        "1A",
+        "A B",
+        "A=B",
+        "A-B",
+        "Ä",
+        "A\n",
+        "A\x00",
+    ],
+)
 def test_an_environment_that_loads_other_code_or_has_no_name_is_refused(name: str):
     with pytest.raises(ConfigInvalid):
         check_env({name: "x"})
 
 
-@pytest.mark.parametrize("env", [{}, {"A": ""}, {"_": "x"}, {"PATH": "/bin"}, {"lower_1": "${cred:x}"}, {"K": "a=b ü"}])
+@pytest.mark.parametrize(
+    "env", [{}, {"A": ""}, {"_": "x"}, {"PATH": "/bin"}, {"lower_1": "${cred:x}"}, {"K": "a=b ü"}]
+)
 def test_an_honest_environment_is_kept(env: dict[str, str]):
     assert check_env(env) == env
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "pairs", [None, [], "A=B", {"a": 1}, {1: "a"}, {"a": "x\r\nSet-Cookie: y"}, {"a\n": "x"}, {"a": "\x00"}]
+    "pairs",
+    [None, [], "A=B", {"a": 1}, {1: "a"}, {"a": "x\r\nSet-Cookie: y"}, {"a\n": "x"}, {"a": "\x00"}],
 )
 def test_pairs_are_texts_without_line_breaks(pairs: Any):
     with pytest.raises(ConfigInvalid):
@@ -83,29 +108,58 @@ def test_pairs_are_texts_without_line_breaks(pairs: Any):
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "url",
-    ["", "x", "ftp://h/x", "file:///etc/passwd", "http://", "https:///x", "javascript:alert(1)", "//h/x", "http:h",
-     "http://user:pw@h/", "http://user@h/", "http://[::1", "http://h]/", "http://h\n.evil/", " http://h/", "http://h/\x00"],
-)  # fmt: skip
+    [
+        "",
+        "x",
+        "ftp://h/x",
+        "file:///etc/passwd",
+        "http://",
+        "https:///x",
+        "javascript:alert(1)",
+        "//h/x",
+        "http:h",
+        "http://user:pw@h/",
+        "http://user@h/",
+        "http://[::1",
+        "http://h]/",
+        "http://h\n.evil/",
+        " http://h/",
+        "http://h/\x00",
+    ],
+)
 def test_an_address_is_http_has_a_host_and_no_password(url: str):
     with pytest.raises(ConfigInvalid):
         check_url(url, ("http", "https"))
 
 
 @pytest.mark.parametrize(
-    "url", ["http://h/x", "https://h:8443/a?b=c", "http://[::1]:80/", "https://${HOST}:${PORT}/mcp", "HTTP://H"]
+    "url",
+    [
+        "http://h/x",
+        "https://h:8443/a?b=c",
+        "http://[::1]:80/",
+        "https://${HOST}:${PORT}/mcp",
+        "HTTP://H",
+    ],
 )
 def test_an_honest_address_is_kept(url: str):
     assert check_url(url, ("http", "https")) == url
 
 
-@pytest.mark.parametrize("networks", ["10.0.0.0/8", None, [1], [True], [None], ["10.0.0.1/8"], ["x"], [""], {"a": 1}])
+@pytest.mark.parametrize(
+    "networks", ["10.0.0.0/8", None, [1], [True], [None], ["10.0.0.1/8"], ["x"], [""], {"a": 1}]
+)
 def test_networks_are_a_list_of_networks(networks: Any):
     with pytest.raises(ConfigInvalid):
         check_networks(networks)
 
 
 def test_honest_networks_are_kept():
-    assert check_networks(["10.0.0.0/8", "::1/128", "127.0.0.1"]) == ["10.0.0.0/8", "::1/128", "127.0.0.1"]
+    assert check_networks(["10.0.0.0/8", "::1/128", "127.0.0.1"]) == [
+        "10.0.0.0/8",
+        "::1/128",
+        "127.0.0.1",
+    ]
 
 
 VARIABLES = {"A": "1", "EMPTY": "", "TRICK": "${cred:secret}", "D.OT": "dot"}
@@ -155,4 +209,7 @@ def test_any_text_is_filled_or_missing_never_an_error(text: str):
 
 def test_pairs_without_a_value_are_left_out_and_named():
     pairs = {"A": "${A}", "B": "${NONE}", "C": "x"}
-    assert fill_pairs(pairs, variables=VARIABLES, credential=lambda _: None) == ({"A": "1", "C": "x"}, ["B"])
+    assert fill_pairs(pairs, variables=VARIABLES, credential=lambda _: None) == (
+        {"A": "1", "C": "x"},
+        ["B"],
+    )

@@ -9,11 +9,23 @@ import pytest
 from mcpregistry.domain.lifecycle import MOVES, TERMINAL, State, may_move
 
 ALLOWED = {
-    ("received", "denied"), ("received", "pending"), ("received", "ready"),
-    ("pending", "rejected"), ("pending", "expired"), ("pending", "cancelled"), ("pending", "void"), ("pending", "ready"),
-    ("ready", "dispatched"), ("ready", "void"), ("ready", "cancelled"), ("ready", "expired"),
-    ("dispatched", "succeeded"), ("dispatched", "tool_error"), ("dispatched", "not_sent"), ("dispatched", "unknown"),
-}  # fmt: skip
+    ("received", "denied"),
+    ("received", "pending"),
+    ("received", "ready"),
+    ("pending", "rejected"),
+    ("pending", "expired"),
+    ("pending", "cancelled"),
+    ("pending", "void"),
+    ("pending", "ready"),
+    ("ready", "dispatched"),
+    ("ready", "void"),
+    ("ready", "cancelled"),
+    ("ready", "expired"),
+    ("dispatched", "succeeded"),
+    ("dispatched", "tool_error"),
+    ("dispatched", "not_sent"),
+    ("dispatched", "unknown"),
+}
 
 
 @pytest.mark.parametrize(("old", "new"), [*product(State, State)])
@@ -22,8 +34,20 @@ def test_every_move_is_in_the_table_or_refused(old: State, new: State):
 
 
 def test_terminal_states_are_those_without_a_way_out():
-    assert {State(name) for name in (
-        "denied", "rejected", "expired", "cancelled", "void", "succeeded", "tool_error", "not_sent", "unknown")} == TERMINAL  # fmt: skip
+    assert {
+        State(name)
+        for name in (
+            "denied",
+            "rejected",
+            "expired",
+            "cancelled",
+            "void",
+            "succeeded",
+            "tool_error",
+            "not_sent",
+            "unknown",
+        )
+    } == TERMINAL
 
 
 def test_nothing_is_sent_but_from_ready_and_success_comes_only_after_sending():

@@ -14,7 +14,9 @@ from mcpregistry.domain.definitions.naming import MAX_NAME, described, exposed_n
 STYLES = ["double", "single", "mcp_single", "mcp_double", "plain"]
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 # Few letters, so that collisions are common.
-SLUG = st.text(alphabet="ab_-.", min_size=1, max_size=6) | st.text(alphabet="a", min_size=55, max_size=63)
+SLUG = st.text(alphabet="ab_-.", min_size=1, max_size=6) | st.text(
+    alphabet="a", min_size=55, max_size=63
+)
 TOOL = st.text(alphabet="abc_ -./é\U0001f600\x00", max_size=8) | st.text(min_size=50, max_size=80)
 PAIRS = st.sets(st.tuples(SLUG, TOOL), max_size=12)
 
@@ -43,16 +45,22 @@ def test_names_do_not_depend_on_the_order(pairs: set[tuple[str, str]], style: st
 def test_a_tool_keeps_its_name_unless_another_wants_the_same(
     pairs: set[tuple[str, str]], more: set[tuple[str, str]], style: str
 ):
-    before, after = exposed_names(pairs, style), exposed_names(pairs | more, style)
+    before = exposed_names(pairs, style)
+    after = exposed_names(pairs | more, style)
     for pair, name in before.items():
         assert after[pair] == name or after[pair].endswith((suffix(*pair), suffix(*pair, 32)))
 
 
 @pytest.mark.parametrize(
     ("style", "name"),
-    [("double", "git__status"), ("single", "git_status"), ("mcp_single", "mcp_git_status"),
-     ("mcp_double", "mcp__git__status"), ("plain", "status")],
-)  # fmt: skip
+    [
+        ("double", "git__status"),
+        ("single", "git_status"),
+        ("mcp_single", "mcp_git_status"),
+        ("mcp_double", "mcp__git__status"),
+        ("plain", "status"),
+    ],
+)
 def test_every_style(style: str, name: str):
     assert exposed_names([("git", "status")], style) == {("git", "status"): name}
 
@@ -95,7 +103,8 @@ def test_illegal_characters_become_underscores(tool: str):
 
 
 def test_a_name_of_64_characters_is_kept_and_one_of_65_is_shortened():
-    fits, long = "t" * (MAX_NAME - 3), "t" * (MAX_NAME - 2)
+    fits = "t" * (MAX_NAME - 3)
+    long = "t" * (MAX_NAME - 2)
     names = exposed_names([("s", fits), ("s", long)], "double")
     assert names["s", fits] == f"s__{fits}"
     assert len(names["s", long]) == MAX_NAME

@@ -20,11 +20,21 @@ from mcpregistry.domain.errors import ToolRefused
 
 URL: dict[str, Any] = {"elicitation": {"url": {}}}
 PAGE = {"mode": "url", "elicitationId": "e1", "url": "https://example.com/in", "message": "Sign in"}
-NOT_WEB: list[Any] = ["file:///etc/passwd", "javascript:alert(1)", "data:text/html,x", "https://a\nb", "", 7, None]
+NOT_WEB: list[Any] = [
+    "file:///etc/passwd",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "https://a\nb",
+    "",
+    7,
+    None,
+]
 
 
 def refusal(*pages: Any) -> ToolRefused:
-    return ToolRefused("Sign in first", rpc_code=URL_ELICITATION_REQUIRED, data={"elicitations": list(pages)})
+    return ToolRefused(
+        "Sign in first", rpc_code=URL_ELICITATION_REQUIRED, data={"elicitations": list(pages)}
+    )
 
 
 @pytest.mark.attack
@@ -39,12 +49,16 @@ def test_a_page_without_a_web_address_is_not_passed_on(url: Any):
 
 @pytest.mark.attack
 def test_page_of_this_site_is_not_passed_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(own_site, "_own", OwnSite.at(["tools.example.org"], ["https://tools.example.org"]))
+    monkeypatch.setattr(
+        own_site, "_own", OwnSite.at(["tools.example.org"], ["https://tools.example.org"])
+    )
     page = PAGE | {"url": "https://tools.example.org/approvals/1/"}
     needed = page_needed(refusal(page), "git", allowed=True, capabilities=URL)
     assert needed.data is None
     assert "tools.example.org" not in str(needed)
-    assert unbearable({"a": {"method": "elicitation/create", "params": page}}, URL) == ["elicitation/create"]
+    assert unbearable({"a": {"method": "elicitation/create", "params": page}}, URL) == [
+        "elicitation/create"
+    ]
 
 
 def test_a_host_that_opens_pages_gets_them_with_the_name_of_the_server():
@@ -53,7 +67,9 @@ def test_a_host_that_opens_pages_gets_them_with_the_name_of_the_server():
     assert needed.data == {"elicitations": [PAGE | {"message": "The server git asks: Sign in"}]}
 
 
-@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}, {"sampling": {}}])
+@pytest.mark.parametrize(
+    "capabilities", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}, {"sampling": {}}]
+)
 def test_other_hosts_get_the_addresses_as_text(capabilities: dict[str, Any]):
     needed = page_needed(refusal(PAGE), "git", allowed=True, capabilities=capabilities)
     assert (needed.rpc_code, needed.data) == (0, None)
@@ -67,7 +83,8 @@ def test_a_server_that_may_not_ask_people_sends_them_nowhere():
 
 
 @pytest.mark.parametrize(
-    "data", [None, [], "x", {"elicitations": None}, {"elicitations": "x"}, {"elicitations": [1, []]}]
+    "data",
+    [None, [], "x", {"elicitations": None}, {"elicitations": "x"}, {"elicitations": [1, []]}],
 )
 def test_data_of_another_form_holds_no_page(data: Any):
     assert list_pages(data, "git") == []

@@ -1,4 +1,5 @@
-"""What is told: arguments masked and cut, pauses that grow, signatures as their conventions have them."""
+"""What is told: arguments masked and cut, pauses that grow, signatures as their conventions have
+them."""
 
 from __future__ import annotations
 
@@ -88,11 +89,19 @@ def test_the_pauses_grow_to_two_hours_and_are_spread():
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
-        ("120", 120.0), (" 7 ", 7.0), ("0", 0.0), ("Sat, 21 Nov 2026 12:01:00 GMT", 60.0),
-        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0), ("99999999999", KEPT_TRYING.total_seconds()),
-        ("", 0.0), ("soon", 0.0), ("-5", 0.0), ("²", 0.0), ("1e9", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("0", 0.0),
+        ("Sat, 21 Nov 2026 12:01:00 GMT", 60.0),
+        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
+        ("99999999999", KEPT_TRYING.total_seconds()),
+        ("", 0.0),
+        ("soon", 0.0),
+        ("-5", 0.0),
+        ("²", 0.0),
+        ("1e9", 0.0),
     ],
-)  # fmt: skip
+)
 def test_what_a_receiver_asks_for(header, seconds):
     assert retry_after(header, NOW) == seconds
 
@@ -101,7 +110,9 @@ def test_the_signature_of_the_conventions_own_example():
     """From the specification of Standard Webhooks, section on symmetric signatures."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     body = b'{"test": 2432232314}'
-    found = webhook_headers(message="msg_p5jXN8AQM9LWM0D4loKWxJek", seconds=1614265330, body=body, secret=secret)
+    found = webhook_headers(
+        message="msg_p5jXN8AQM9LWM0D4loKWxJek", seconds=1614265330, body=body, secret=secret
+    )
     assert found["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
@@ -113,20 +124,35 @@ def test_the_signature_of_slacks_own_example():
         b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
         b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
     )
-    secret, seconds = "8f742231b10e8888abcd99yyyzzz85a5", "1531420618"
+    secret = "8f742231b10e8888abcd99yyyzzz85a5"
+    seconds = "1531420618"
     signature = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
     assert slack_signature(secret=secret, seconds=seconds, body=body) == signature
     facts = {"secret": secret, "seconds": seconds, "signature": signature, "body": body}
     assert slack_signed(**facts, now=1531420618 + 299)
     for change in (
-        {"now": 1531420618 + 301}, {"now": 1531420618 - 301}, {"body": body + b"x"}, {"secret": ""},
-        {"signature": signature[:-1]}, {"seconds": "1531420619"}, {"seconds": "²"}, {"seconds": "9" * 400},
-    ):  # fmt: skip
+        {"now": 1531420618 + 301},
+        {"now": 1531420618 - 301},
+        {"body": body + b"x"},
+        {"secret": ""},
+        {"signature": signature[:-1]},
+        {"seconds": "1531420619"},
+        {"seconds": "²"},
+        {"seconds": "9" * 400},
+    ):
         assert not slack_signed(**({"now": 1531420618} | facts | change)), change
 
 
 @pytest.mark.parametrize(
-    "secret", ["", "whsec_", "whsec_AAAA", "whsec_" + "A" * 200, "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_canary!"]
+    "secret",
+    [
+        "",
+        "whsec_",
+        "whsec_AAAA",
+        "whsec_" + "A" * 200,
+        "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "whsec_canary!",
+    ],
 )
 def test_a_weak_signing_secret_is_refused_and_not_repeated(secret):
     with pytest.raises(ConfigInvalid) as refused:
@@ -138,7 +164,9 @@ def test_any_key_of_the_allowed_size_signs_as_hmac_does():
     key = bytes(range(64))
     secret = "whsec_" + base64.b64encode(key).decode()
     found = webhook_headers(message="m", seconds=5, body=b"b", secret=secret)["webhook-signature"]
-    assert found == "v1," + base64.b64encode(hmac.new(key, b"m.5.b", hashlib.sha256).digest()).decode()
+    assert (
+        found == "v1," + base64.b64encode(hmac.new(key, b"m.5.b", hashlib.sha256).digest()).decode()
+    )
 
 
 def test_news_of_servers_ask_for_no_risk_and_no_rule():
@@ -159,15 +187,26 @@ def test_many_new_tools_are_counted_not_listed_for_ever():
 
 def test_a_budget_is_told_of_in_words_and_not_to_who_wants_to_hear_of_some_servers():
     data = {
-        "budget": "daily", "agent": "ann", "spent": "$4.00", "mark": "$4.00", "ends": "2026-11-25T23:00:00+00:00", "url": "u",
-    }  # fmt: skip
+        "budget": "daily",
+        "agent": "ann",
+        "spent": "$4.00",
+        "mark": "$4.00",
+        "ends": "2026-11-25T23:00:00+00:00",
+        "url": "u",
+    }
     assert title(Event.BUDGET_SOFT, data) == "A budget has reached its soft limit: daily of ann"
     of_endpoint = data | {"agent": "", "endpoint": "team"}
-    assert title(Event.BUDGET_SOFT, of_endpoint) == "A budget has reached its soft limit: daily of team"
+    assert (
+        title(Event.BUDGET_SOFT, of_endpoint)
+        == "A budget has reached its soft limit: daily of team"
+    )
     assert lines(Event.BUDGET_SPENT, of_endpoint)[0] == ("Endpoint", "team")
     assert lines(Event.BUDGET_SPENT, data) == [
-        ("Agent", "ann"), ("Spent", "$4.00"), ("Limit", "$4.00"), ("Resets", "2026-11-25 23:00 UTC"),
-    ]  # fmt: skip
+        ("Agent", "ann"),
+        ("Spent", "$4.00"),
+        ("Limit", "$4.00"),
+        ("Resets", "2026-11-25 23:00 UTC"),
+    ]
     heard = [Interest(), Interest(minimum_risk=3), Interest(events=frozenset({"budget_spent"}))]
     assert [each.wants(Event.BUDGET_SPENT, server="") for each in heard] == [True] * 3
     deaf = [Interest(servers=frozenset({"git"})), Interest(events=frozenset({"asked"}))]

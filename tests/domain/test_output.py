@@ -8,7 +8,11 @@ import pytest
 
 from mcpregistry.domain.schema.output import output_warning
 
-FITS = {"type": "object", "properties": {"n": {"type": "integer"}, "word": {"pattern": "^a+$"}}, "required": ["n"]}
+FITS = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "word": {"pattern": "^a+$"}},
+    "required": ["n"],
+}
 
 
 def warned(content: Any, schema: Any = FITS) -> str:

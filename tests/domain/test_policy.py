@@ -43,10 +43,14 @@ def test_a_rule_that_fails_denies_and_says_only_how(error: Exception):
     assert "hunter2" not in decision.reason
 
 
-@pytest.mark.parametrize("answer", [None, True, "allow", 1, {}, Decision("ALLOW", ""), Decision(None, ""), Hostile()])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "answer", [None, True, "allow", 1, {}, Decision("ALLOW", ""), Decision(None, ""), Hostile()]
+)  # type: ignore[arg-type]
 def test_a_rule_that_answers_anything_else_denies(answer: Any):
     assert decide(lambda _: answer, QUESTION).outcome is Outcome.DENY
 
 
 def test_what_a_policy_allows_may_run():
-    assert decide(lambda _: Decision(Outcome.ALLOW, "granted"), QUESTION) == Decision(Outcome.ALLOW, "granted")
+    assert decide(lambda _: Decision(Outcome.ALLOW, "granted"), QUESTION) == Decision(
+        Outcome.ALLOW, "granted"
+    )

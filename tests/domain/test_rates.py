@@ -11,10 +11,19 @@ from mcpregistry.domain.rates import KEPT, Bucket, Purse, allotment
 limits = st.integers(1, 5_000)
 
 
-@given(limits, st.integers(1, 5), st.lists(st.tuples(st.floats(0, 30), st.integers(0, 4)), max_size=200))
-def test_several_processes_never_make_more_calls_than_the_limit_and_an_allotment_each(limit, processes, tries):
+@given(
+    limits,
+    st.integers(1, 5),
+    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 4)), max_size=200),
+)
+def test_several_processes_never_make_more_calls_than_the_limit_and_an_allotment_each(
+    limit, processes, tries
+):
     """In any window: a full bucket, what refills meanwhile, and what each process held before."""
-    bucket, purses, now, made = Bucket(float(limit), 0.0), [Purse() for _ in range(processes)], 0.0, []
+    bucket = Bucket(float(limit), 0.0)
+    purses = [Purse() for _ in range(processes)]
+    now = 0.0
+    made = []
     for later, who in tries:
         now += later
         purse = purses[who % processes]

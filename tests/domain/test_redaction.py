@@ -1,4 +1,5 @@
-"""Secrets of a server are found in what it says, in the forms that programs give them, and nothing else is touched."""
+"""Secrets of a server are found in what it says, in the forms that programs give them, and nothing
+else is touched."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from mcpregistry.domain.text.redaction import (
 SECRET = 'canary/"7f3a+91'
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -47,7 +50,10 @@ def encoded(text: str) -> str:
     ],
 )
 def test_a_secret_is_replaced_in_every_form(text):
-    said = {"content": [{"type": "text", "text": text}], "structuredContent": {text: [text, 1, None]}}
+    said = {
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": {text: [text, 1, None]},
+    }
     shown, found = Redactor([SECRET]).clean(said)
     assert found >= 3
     whole = json.dumps(shown)
@@ -71,7 +77,9 @@ def test_a_value_that_is_split_is_not_found():
 
 
 def test_of_two_secrets_of_which_one_holds_the_other_none_is_left_in_part():
-    shown, found = Redactor(["secret-one", "secret-one-and-more"]).clean("a secret-one-and-more b secret-one c")
+    shown, found = Redactor(["secret-one", "secret-one-and-more"]).clean(
+        "a secret-one-and-more b secret-one c"
+    )
     assert (shown, found) == (f"a {REDACTED} b {REDACTED} c", 2)
 
 
@@ -109,10 +117,14 @@ def test_a_deep_value_is_looked_through():
 
 def test_names_and_shapes_tell_which_values_are_secret():
     pairs = {
-        "API_TOKEN": "value-of-token", "LOG_LEVEL": "verbose-and-long", "HOME": "/home/ann/project",
-        "Authorization": "Bearer value-of-bearer", "Accept": "application/json", "Cookie": "session=value",
+        "API_TOKEN": "value-of-token",
+        "LOG_LEVEL": "verbose-and-long",
+        "HOME": "/home/ann/project",
+        "Authorization": "Bearer value-of-bearer",
+        "Accept": "application/json",
+        "Cookie": "session=value",
         "DATABASE_URI": "postgres://reader:value-of-password@db/x",
-    }  # fmt: skip
+    }
     argv = [
         "run",
         "-H",
@@ -125,12 +137,22 @@ def test_names_and_shapes_tell_which_values_are_secret():
         "/srv/project",
     ]
     found = secrets_in(
-        pairs=pairs, argv=argv, url="https://x.example.org/mcp?api_key=value-of-query&page=long-page-name"
+        pairs=pairs,
+        argv=argv,
+        url="https://x.example.org/mcp?api_key=value-of-query&page=long-page-name",
     )
     assert found == {
-        "value-of-token", "Bearer value-of-bearer", "value-of-bearer", "session=value", "value-of-password",
-        "value-of-flag", "value-of-equals", "value-of-query", "value-of-header", "value-in-text",
-    }  # fmt: skip
+        "value-of-token",
+        "Bearer value-of-bearer",
+        "value-of-bearer",
+        "session=value",
+        "value-of-password",
+        "value-of-flag",
+        "value-of-equals",
+        "value-of-query",
+        "value-of-header",
+        "value-in-text",
+    }
 
 
 @pytest.mark.attack
@@ -138,7 +160,10 @@ def test_names_and_shapes_tell_which_values_are_secret():
     ("words", "shown"),
     [
         (["db", "postgresql://app:canary@db/prod"], ["db", "postgresql://app:***@db/prod"]),
-        (["x", "--database-url=postgresql://app:canary@db/prod"], ["x", "--database-url=postgresql://app:***@db/prod"]),
+        (
+            ["x", "--database-url=postgresql://app:canary@db/prod"],
+            ["x", "--database-url=postgresql://app:***@db/prod"],
+        ),
         (["x", "--token", "canary"], ["x", "--token", "***"]),
         (["x", "--api-key=canary"], ["x", "--api-key=***"]),
         (["docker", "-e", "API_KEY=canary"], ["docker", "-e", "API_KEY=***"]),
@@ -153,29 +178,73 @@ def test_names_and_shapes_tell_which_values_are_secret():
             ["x", "Server=db;User Id=app;Password=***;Pooling=true"],
         ),
         (["https://h/mcp?page=2#access_token=canary"], ["https://h/mcp?page=2#access_token=***"]),
-        (["https://ann:canary@h/?api_key=canary&page=2"], ["https://ann:***@h/?api_key=***&page=2"]),
-        (["x", "--token", "${cred:git}", "--key=${KEY}"], ["x", "--token", "${cred:git}", "--key=${KEY}"]),
+        (
+            ["https://ann:canary@h/?api_key=canary&page=2"],
+            ["https://ann:***@h/?api_key=***&page=2"],
+        ),
+        (
+            ["x", "--token", "${cred:git}", "--key=${KEY}"],
+            ["x", "--token", "${cred:git}", "--key=${KEY}"],
+        ),
         (["sh", "-c", "exec x --token canary -v"], ["sh", "-c", "exec x --token *** -v"]),
-        (["sh", "-c", "x --password 'canary 1' --api-key=canary"], ["sh", "-c", "x --password '***' --api-key=***"]),
-        (["sh", "-c", "curl -H 'X-Api-Key: canary' https://h"], ["sh", "-c", "curl -H 'X-Api-Key: ***' https://h"]),
+        (
+            ["sh", "-c", "x --password 'canary 1' --api-key=canary"],
+            ["sh", "-c", "x --password '***' --api-key=***"],
+        ),
+        (
+            ["sh", "-c", "curl -H 'X-Api-Key: canary' https://h"],
+            ["sh", "-c", "curl -H 'X-Api-Key: ***' https://h"],
+        ),
         (["x", "--env=GITHUB_TOKEN=canary"], ["x", "--env=GITHUB_TOKEN=***"]),
         (["x", "--cookie", "sid=canary"], ["x", "--cookie", "***"]),
-        (["x", '{"env": {"API_KEY": "canary"}, "port": "80"}'], ["x", '{"env": {"API_KEY": "***"}, "port": "80"}']),
+        (
+            ["x", '{"env": {"API_KEY": "canary"}, "port": "80"}'],
+            ["x", '{"env": {"API_KEY": "***"}, "port": "80"}'],
+        ),
         (["x", "host=h user=app password=canary"], ["x", "host=h user=app password=***"]),
-        (["x", "Protocol=https;AccountKey=canary;Suffix=h"], ["x", "Protocol=https;AccountKey=***;Suffix=h"]),
+        (
+            ["x", "Protocol=https;AccountKey=canary;Suffix=h"],
+            ["x", "Protocol=https;AccountKey=***;Suffix=h"],
+        ),
         (["https://h/b?sv=2&sig=canary", "x"], ["https://h/b?sv=2&sig=***", "x"]),
         (["https://0123456789abcdefghijk@h/x.git"], ["https://***@h/x.git"]),
         (
-            ["sh", "-c", 'x --token $TOKEN --key "${KEY}" --token --verbose', "ssh://git@h/x", "/srv/key=1"],
-            ["sh", "-c", 'x --token $TOKEN --key "${KEY}" --token --verbose', "ssh://git@h/x", "/srv/key=1"],
+            [
+                "sh",
+                "-c",
+                'x --token $TOKEN --key "${KEY}" --token --verbose',
+                "ssh://git@h/x",
+                "/srv/key=1",
+            ],
+            [
+                "sh",
+                "-c",
+                'x --token $TOKEN --key "${KEY}" --token --verbose',
+                "ssh://git@h/x",
+                "/srv/key=1",
+            ],
         ),
         (
-            ["https://secret.example/?page=2", "--path", "/a:b@c", "sk-learn-server", "/srv/secret_manager.py"],
-            ["https://secret.example/?page=2", "--path", "/a:b@c", "sk-learn-server", "/srv/secret_manager.py"],
+            [
+                "https://secret.example/?page=2",
+                "--path",
+                "/a:b@c",
+                "sk-learn-server",
+                "/srv/secret_manager.py",
+            ],
+            [
+                "https://secret.example/?page=2",
+                "--path",
+                "/a:b@c",
+                "sk-learn-server",
+                "/srv/secret_manager.py",
+            ],
         ),
     ],
 )
-def test_secrets_in_the_words_of_a_command_are_masked_and_nothing_else(words: list[str], shown: list[str]) -> None:
+def test_secrets_in_the_words_of_a_command_are_masked_and_nothing_else(
+    words: list[str], shown: list[str]
+) -> None:
     assert masked_words(words) == shown
 
 

@@ -1,4 +1,5 @@
-"""Rules: the highest priority that fits decides, the most restrictive outcome counts, order never matters."""
+"""Rules: the highest priority that fits decides, the most restrictive outcome counts, order never
+matters."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Outcome, Question,
 from mcpregistry.domain.policy.rules import Fit, Rules, RuleSpec
 from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
-ALLOW, ASK, DENY = Outcome.ALLOW, Outcome.ASK, Outcome.DENY
+ALLOW = Outcome.ALLOW
+ASK = Outcome.ASK
+DENY = Outcome.DENY
 AGENT = AgentSpec(1, "ann", frozenset(), None, ())
 ENDPOINT = EndpointSpec("default", "", "", "double", "none", False, False, ())
 SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30, 1, True)
@@ -23,21 +26,31 @@ NOON = 1_700_049_600.0  # Wednesday 15 November 2023, 12:00 UTC
 
 
 def question(args: dict[str, Any] | None = None, **changes: Any) -> Question:
-    return replace(Question(AGENT, ENDPOINT, SERVER, TOOL, args or {}, now=NOON, origin="http"), **changes)
+    return replace(
+        Question(AGENT, ENDPOINT, SERVER, TOOL, args or {}, now=NOON, origin="http"), **changes
+    )
 
 
 def rule(number: int, outcome: Outcome = ASK, **facts: Any) -> RuleSpec:
-    return RuleSpec(**{"id": number, "name": f"rule {number}", "priority": 100, "outcome": outcome} | facts)
+    return RuleSpec(
+        **{"id": number, "name": f"rule {number}", "priority": 100, "outcome": outcome} | facts
+    )
 
 
-def outcome(*rules: RuleSpec, args: dict[str, Any] | None = None, default: Outcome = ASK, **changes: Any) -> Outcome:
+def outcome(
+    *rules: RuleSpec, args: dict[str, Any] | None = None, default: Outcome = ASK, **changes: Any
+) -> Outcome:
     return Rules(rules, default)(question(args, **changes)).outcome
 
 
 @pytest.mark.parametrize("default", Outcome)
 def test_without_a_rule_the_default_decides(default: Outcome):
     decision = Rules((), default)(question())
-    assert (decision.outcome, decision.reason, decision.rule_id) == (default, "no rule matches", None)
+    assert (decision.outcome, decision.reason, decision.rule_id) == (
+        default,
+        "no rule matches",
+        None,
+    )
     assert decision.terms == (DEFAULT_TERMS if default is ASK else None)
 
 
@@ -55,9 +68,27 @@ def test_without_a_rule_the_default_decides(default: Outcome):
         ([rule(1, ALLOW, tool_id=1), rule(2, DENY, tool_id=2)], ALLOW),
         ([rule(1, ALLOW), rule(2, DENY, expert="research")], ALLOW),
         ([rule(1, ALLOW, condition='tool.risk == "low"')], ASK),
-        ([rule(1, ALLOW, condition='tool.risk == "high" && server.slug == "git" && agent.slug == "ann"')], ALLOW),
+        (
+            [
+                rule(
+                    1,
+                    ALLOW,
+                    condition='tool.risk == "high" && server.slug == "git" && agent.slug == "ann"',
+                )
+            ],
+            ALLOW,
+        ),
         ([rule(1, DENY, condition="call.hour < 9 || call.hour > 17")], ASK),
-        ([rule(1, DENY, condition='call.weekday == 3 && call.origin == "http" && call.endpoint == "default"')], DENY),
+        (
+            [
+                rule(
+                    1,
+                    DENY,
+                    condition='call.weekday == 3 && call.origin == "http" && call.endpoint == "default"',
+                )
+            ],
+            DENY,
+        ),
     ],
 )
 def test_which_rule_decides(rules: list[RuleSpec], expected: Outcome):
@@ -71,12 +102,14 @@ def test_rules_for_an_expert_tools_runs():
 def test_what_is_unconfirmed_counts_as_the_worst():
     asks = rule(1, ASK, condition="tool.destructive || tool.open_world")
     assert outcome(asks, default=ALLOW) is ASK
-    assert outcome(asks, default=ALLOW, tool=replace(TOOL, read_only=True, open_world=False)) is ALLOW
+    assert (
+        outcome(asks, default=ALLOW, tool=replace(TOOL, read_only=True, open_world=False)) is ALLOW
+    )
     claimed = replace(TOOL, data={"annotations": {"readOnlyHint": True, "openWorldHint": False}})
     assert outcome(asks, default=ALLOW, tool=claimed) is ASK
 
 
-# -- no answer ---------------------------------------------------------------------------------------
+# -- no answer -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("broken", ["args.nope > 1", "args.x == ", "args.x", "1 / 0 == 1"])
@@ -96,14 +129,18 @@ def test_what_is_unconfirmed_counts_as_the_worst():
 def test_a_condition_without_an_answer_asks_at_least(
     broken: str, mine: Outcome, others: list[RuleSpec], expected: Outcome
 ):
-    decision = Rules([rule(1, mine, condition=broken, quorum=2), *others], ALLOW)(question({"x": 5}))
+    decision = Rules([rule(1, mine, condition=broken, quorum=2), *others], ALLOW)(
+        question({"x": 5})
+    )
     assert decision.outcome is expected
     if expected is ASK:
         assert decision.terms is not None
         assert (decision.terms.quorum, decision.rule_id) == (2, 1)
         assert "could not be evaluated" in decision.reason
     asked_at_all = not any(other.priority > 100 for other in others)
-    assert [(number, name) for number, name, _ in decision.failed] == ([(1, "rule 1")] if asked_at_all else [])
+    assert [(number, name) for number, name, _ in decision.failed] == (
+        [(1, "rule 1")] if asked_at_all else []
+    )
 
 
 def test_a_broken_condition_never_stops_the_others():
@@ -115,7 +152,7 @@ def test_arguments_that_cel_cannot_hold_are_asked_about():
     assert (decision.outcome, len(decision.failed)) == (ASK, 1)
 
 
-# -- terms -------------------------------------------------------------------------------------------
+# -- terms -----------------------------------------------------------------------------------------
 
 
 def test_asking_rules_of_equal_rank_ask_on_the_stricter_terms():
@@ -125,34 +162,71 @@ def test_asking_rules_of_equal_rank_ask_on_the_stricter_terms():
 
 
 def test_terms_are_those_of_the_rule():
-    facts = {"group_id": 4, "group": "ops", "quorum": 2, "decide_seconds": 60, "execute_seconds": 30,
-             "requester_may_confirm": True, "run_if_caller_left": True, "refusal_seconds": 7}  # fmt: skip
+    facts = {
+        "group_id": 4,
+        "group": "ops",
+        "quorum": 2,
+        "decide_seconds": 60,
+        "execute_seconds": 30,
+        "requester_may_confirm": True,
+        "run_if_caller_left": True,
+        "refusal_seconds": 7,
+    }
     terms = Rules([rule(7, **facts)])(question()).terms
     assert terms is not None
     assert {name: getattr(terms, name) for name in facts} == facts
-    assert (terms.rule_id, terms.rule, terms.fingerprint) == (7, "rule 7", rule(7, **facts).fingerprint)
+    assert (terms.rule_id, terms.rule, terms.fingerprint) == (
+        7,
+        "rule 7",
+        rule(7, **facts).fingerprint,
+    )
 
 
 OTHER: dict[str, Any] = {
-    "id": 2, "priority": 101, "outcome": DENY, "condition": "true", "agent_id": 1, "endpoint": "e", "server_id": 1,
-    "tool_id": 1, "expert": "x", "group_id": 1, "quorum": 2, "decide_seconds": 1, "execute_seconds": 1,
-    "requester_may_confirm": True, "run_if_caller_left": True,
-}  # fmt: skip
+    "id": 2,
+    "priority": 101,
+    "outcome": DENY,
+    "condition": "true",
+    "agent_id": 1,
+    "endpoint": "e",
+    "server_id": 1,
+    "tool_id": 1,
+    "expert": "x",
+    "group_id": 1,
+    "quorum": 2,
+    "decide_seconds": 1,
+    "execute_seconds": 1,
+    "requester_may_confirm": True,
+    "run_if_caller_left": True,
+}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(RuleSpec)])
 def test_every_field_that_matters_changes_the_fingerprint(name: str):
     before = rule(1)
     if name in ("name", "group", "refusal_seconds"):
-        assert replace(before, **{name: 7 if name == "refusal_seconds" else "other"}).fingerprint == before.fingerprint
+        assert (
+            replace(before, **{name: 7 if name == "refusal_seconds" else "other"}).fingerprint
+            == before.fingerprint
+        )
     else:
         assert replace(before, **{name: OTHER[name]}).fingerprint != before.fingerprint
 
 
-# -- against a plain reading of the specification ----------------------------------------------------
+# -- against a plain reading of the specification --------------------------------------------------
 
-CONDITIONS = ("", "true", "false", "args.x > 3", "args.x <= 3", "args.nope == 1", 'tool.risk == "high"', "size(args) > 0",
-              "args.l.exists(e, e == args.x)", "call.hour == 12")  # fmt: skip
+CONDITIONS = (
+    "",
+    "true",
+    "false",
+    "args.x > 3",
+    "args.x <= 3",
+    "args.nope == 1",
+    'tool.risk == "high"',
+    "size(args) > 0",
+    "args.l.exists(e, e == args.x)",
+    "call.hour == 12",
+)
 specs = st.builds(
     RuleSpec,
     id=st.integers(1, 10_000),
@@ -171,10 +245,17 @@ def fits(spec: RuleSpec, x: int) -> bool | None:
     if any(scope not in (None, 1) for scope in (spec.agent_id, spec.server_id, spec.tool_id)):
         return False
     return {
-        "": True, "true": True, "false": False, "args.x > 3": x > 3, "args.x <= 3": x <= 3, "args.nope == 1": None,
-        'tool.risk == "high"': True, "size(args) > 0": True, "args.l.exists(e, e == args.x)": x in (1, 5),
+        "": True,
+        "true": True,
+        "false": False,
+        "args.x > 3": x > 3,
+        "args.x <= 3": x <= 3,
+        "args.nope == 1": None,
+        'tool.risk == "high"': True,
+        "size(args) > 0": True,
+        "args.l.exists(e, e == args.x)": x in (1, 5),
         "call.hour == 12": True,
-    }[spec.condition]  # fmt: skip
+    }[spec.condition]
 
 
 def expected(rules: list[RuleSpec], x: int, default: Outcome) -> Outcome:
@@ -185,7 +266,10 @@ def expected(rules: list[RuleSpec], x: int, default: Outcome) -> Outcome:
 
 
 @given(
-    st.lists(specs, max_size=90, unique_by=lambda r: r.id), st.integers(0, 6), st.sampled_from(Outcome), st.randoms()
+    st.lists(specs, max_size=90, unique_by=lambda r: r.id),
+    st.integers(0, 6),
+    st.sampled_from(Outcome),
+    st.randoms(),
 )
 def test_any_rules_in_any_order_decide_as_specified(
     rules: list[RuleSpec], x: int, default: Outcome, chance: random.Random
@@ -214,11 +298,21 @@ def test_the_explanation_says_the_same(rules: list[RuleSpec], x: int):
 
 def test_the_explanation_says_what_a_rule_is_about():
     policy = Rules(
-        [rule(1, agent_id=9), rule(2, tool_id=9), rule(3, server_id=9), rule(4, endpoint="x"), rule(5, expert="e")]
+        [
+            rule(1, agent_id=9),
+            rule(2, tool_id=9),
+            rule(3, server_id=9),
+            rule(4, endpoint="x"),
+            rule(5, expert="e"),
+        ]
     )
     assert [v.why for v in policy.explain(question())] == [
-        "another agent", "another tool", "another server", "another endpoint", "only runs of expert tool 'e'",
-    ]  # fmt: skip
+        "another agent",
+        "another tool",
+        "another server",
+        "another endpoint",
+        "only runs of expert tool 'e'",
+    ]
 
 
 def test_what_is_remembered_about_a_tool_ends_with_its_spec():
@@ -230,7 +324,9 @@ def test_what_is_remembered_about_a_tool_ends_with_its_spec():
 
 @pytest.mark.parametrize("kind", ["resource", "template", "tool"])
 @pytest.mark.parametrize("outcome_of_row", Outcome)
-def test_a_resource_keeps_the_rules_of_its_own_row_however_it_is_read_and_gains_nothing_by_them(kind, outcome_of_row):
+def test_a_resource_keeps_the_rules_of_its_own_row_however_it_is_read_and_gains_nothing_by_them(
+    kind, outcome_of_row
+):
     by = replace(TOOL, kind=kind, ruled={"docs://secret": 7})
     rules = Rules((rule(1, outcome_of_row, tool_id=7),), ASK if outcome_of_row is ALLOW else ALLOW)
     if outcome_of_row is ALLOW:
@@ -243,4 +339,6 @@ def test_a_resource_keeps_the_rules_of_its_own_row_however_it_is_read_and_gains_
     for _ in range(2):  # what is remembered of the one says nothing of the other
         assert rules(other).outcome is (ASK if outcome_of_row is ALLOW else ALLOW)
         assert rules(secret).outcome is expected
-    assert (rules.explain(secret)[0].fit is Fit.FITS) is (kind != "tool" and outcome_of_row is not ALLOW)
+    assert (rules.explain(secret)[0].fit is Fit.FITS) is (
+        kind != "tool" and outcome_of_row is not ALLOW
+    )

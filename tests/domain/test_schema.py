@@ -35,9 +35,13 @@ def pattern(expression: str, text: str) -> Case:
 def doubling(word: str, steps: int) -> Case:
     """A kilobyte that leads to the same place 2**steps times."""
     defs: dict[str, Any] = {
-        f"a{n}": {word: [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(steps)
+        f"a{n}": {word: [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]}
+        for n in range(steps)
     }
-    return {"$defs": defs | {f"a{steps}": {"type": "integer"}}, "properties": {"s": {"$ref": "#/$defs/a0"}}}, {"s": "y"}
+    return {
+        "$defs": defs | {f"a{steps}": {"type": "integer"}},
+        "properties": {"s": {"$ref": "#/$defs/a0"}},
+    }, {"s": "y"}
 
 
 def nested(steps: int) -> dict[str, Any]:
@@ -75,21 +79,40 @@ EVIL: dict[str, Case] = {
     "unevaluated": (recursive({"$ref": "#"}, unevaluatedProperties=False), deep(40)),
     "itself": ({"$ref": "#"}, {"s": 1}),
     "itself twice": ({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, {"s": 1}),
-    "each other": ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, {}),
-    "a chain": ({"$defs": {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(3000)}, "$ref": "#/$defs/a0"}, {}),
+    "each other": (
+        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        {},
+    ),
+    "a chain": (
+        {
+            "$defs": {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(3000)},
+            "$ref": "#/$defs/a0",
+        },
+        {},
+    ),
     "depth": ({"properties": deep(3000, "properties")}, {}),
     "size": ({"description": "x" * 1_000_000}, {}),
     "nodes": ({"enum": list(range(50_000))}, {}),
     "another inside": (
-        {"$id": "x:/", "$defs": {"i": {"$id": "x:/i", **doubling("anyOf", 30)[0]}}, "properties": {"s": {"$ref": "i"}}},
+        {
+            "$id": "x:/",
+            "$defs": {"i": {"$id": "x:/i", **doubling("anyOf", 30)[0]}},
+            "properties": {"s": {"$ref": "i"}},
+        },
         {"s": 1},
     ),
     "another inside, draft 4": (
-        {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"s": {"id": "x:/i", "type": "object"}}},
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "properties": {"s": {"id": "x:/i", "type": "object"}},
+        },
         {"s": 1},
     ),
     "not a number": ({"properties": {"s": {"maximum": float("nan")}}}, {"s": 1}),
-    "a huge number": ({"properties": {"s": {"maximum": 10**400, "multipleOf": 7}}}, {"s": 10**4000}),
+    "a huge number": (
+        {"properties": {"s": {"maximum": 10**400, "multipleOf": 7}}},
+        {"s": 10**4000},
+    ),
     "a lone surrogate": ({"properties": {"\ud800": {"const": "\ud800"}}}, {"\ud800": 1}),
     "an unknown dialect": ({"$schema": "x:/dialect"}, {}),
     "an unknown type": ({"type": "nosuch"}, {}),
@@ -100,10 +123,13 @@ EVIL: dict[str, Case] = {
 @pytest.mark.parametrize("name", EVIL)
 def test_no_schema_takes_long_first_or_again(name: str):
     of, arguments = EVIL[name]
-    # The best of three new schemas, each checked twice: a neighbour on the machine slows one, not all.
+    # The best of three new schemas, each checked twice: a neighbour on the machine slows one, not
+    # all.
     new = [{"$comment": f"{name} {turn}"} for turn in range(3)]
     evil = min(_cost(of | each, arguments) for each in new)
-    assert evil <= MOST * min(_cost(WIDE | each, dict.fromkeys(WIDE["properties"], "x")) for each in new)
+    assert evil <= MOST * min(
+        _cost(WIDE | each, dict.fromkeys(WIDE["properties"], "x")) for each in new
+    )
 
 
 def _cost(of: dict[str, Any], arguments: dict[str, Any]) -> float:
@@ -126,7 +152,9 @@ def test_the_corpus_does_not_crash_the_process_either():
         "    try: check(of, arguments)\n"
         "    except SlipsnisseError: pass"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=HANG_LIMIT
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -135,7 +163,8 @@ def hits() -> Iterator[tuple[str, Callable[[], int]]]:
     """The address of a listening socket, and how often somebody came."""
     server = socket.create_server(("127.0.0.1", 0))
     server.settimeout(0.05)
-    came, over = [], threading.Event()
+    came = []
+    over = threading.Event()
 
     def accept() -> None:
         while not over.is_set():
@@ -171,9 +200,16 @@ def test_nothing_is_ever_fetched(hits: tuple[str, Callable[[], int]], tmp_path: 
         {"$schema": f"{url}/dialect"},
         {"$id": f"{url}/base/", "properties": {"s": {"$ref": "other"}}},
         {"$id": f"{url}/base/", "properties": {"s": {"$dynamicRef": "other#x"}}},
-        {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {"$id": url, "$ref": "b"}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"a": {"$id": url, "$ref": "b"}},
+        },
         {"$ref": local.as_uri()},
-        {"$schema": "https://json-schema.org/draft/2020-12/schema", "$vocabulary": {url: True}, "$ref": f"{url}"},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$vocabulary": {url: True},
+            "$ref": f"{url}",
+        },
     ):
         with pytest.raises(ConfigInvalid):
             check(of, {"s": "x"})
@@ -182,31 +218,76 @@ def test_nothing_is_ever_fetched(hits: tuple[str, Callable[[], int]], tmp_path: 
 
 HONEST: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "any JSON": (
-        {"$defs": {"j": {"anyOf": [
-            {"type": ["string", "number", "null"]}, {"type": "array", "items": {"$ref": "#/$defs/j"}},
-            {"type": "object", "additionalProperties": {"$ref": "#/$defs/j"}}]}},
-         "properties": {"v": {"$ref": "#/$defs/j"}}},
-        {"v": {"a": [{"b": [[[{"c": 1.5}]]]}] * 50}}, {"v": {"a": [{"b": [True]}]}},
+        {
+            "$defs": {
+                "j": {
+                    "anyOf": [
+                        {"type": ["string", "number", "null"]},
+                        {"type": "array", "items": {"$ref": "#/$defs/j"}},
+                        {"type": "object", "additionalProperties": {"$ref": "#/$defs/j"}},
+                    ]
+                }
+            },
+            "properties": {"v": {"$ref": "#/$defs/j"}},
+        },
+        {"v": {"a": [{"b": [[[{"c": 1.5}]]]}] * 50}},
+        {"v": {"a": [{"b": [True]}]}},
     ),
     "a tree": (
-        {"$defs": {"n": {"type": "object", "properties": {"l": {"$ref": "#/$defs/n"}, "r": {"$ref": "#/$defs/n"}},
-                         "additionalProperties": False}}, "$ref": "#/$defs/n"},
-        {"l": {"r": {"l": {}}}, "r": {}}, {"l": {"x": 1}},
+        {
+            "$defs": {
+                "n": {
+                    "type": "object",
+                    "properties": {"l": {"$ref": "#/$defs/n"}, "r": {"$ref": "#/$defs/n"}},
+                    "additionalProperties": False,
+                }
+            },
+            "$ref": "#/$defs/n",
+        },
+        {"l": {"r": {"l": {}}}, "r": {}},
+        {"l": {"x": 1}},
     ),
     "a union": (
-        {"properties": {"b": {"type": "array", "items": {"oneOf": [
-            {"properties": {"t": {"const": n}, "v": {"type": "string"}}, "required": ["t"]} for n in range(40)]}}}},
-        {"b": [{"t": n % 40, "v": "x"} for n in range(100)]}, {"b": [{"t": 99}]},
+        {
+            "properties": {
+                "b": {
+                    "type": "array",
+                    "items": {
+                        "oneOf": [
+                            {
+                                "properties": {"t": {"const": n}, "v": {"type": "string"}},
+                                "required": ["t"],
+                            }
+                            for n in range(40)
+                        ]
+                    },
+                }
+            }
+        },
+        {"b": [{"t": n % 40, "v": "x"} for n in range(100)]},
+        {"b": [{"t": 99}]},
     ),
     "look-ahead": (
-        {"properties": {"p": {"pattern": "^(?=.*[0-9])(?=.*[a-z]).{8,}$"}}}, {"p": "abcdefg1"}, {"p": "abcdefgh"},
+        {"properties": {"p": {"pattern": "^(?=.*[0-9])(?=.*[a-z]).{8,}$"}}},
+        {"p": "abcdefg1"},
+        {"p": "abcdefgh"},
     ),
     "pydantic": (
-        {"$defs": {"A": {"type": "object", "properties": {"b": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}}}},
-         "properties": {"a": {"$ref": "#/$defs/A", "default": None}}, "title": "T", "type": "object"},
-        {"a": {"b": {"b": {"b": None}}}}, {"a": {"b": 7}},
+        {
+            "$defs": {
+                "A": {
+                    "type": "object",
+                    "properties": {"b": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}},
+                }
+            },
+            "properties": {"a": {"$ref": "#/$defs/A", "default": None}},
+            "title": "T",
+            "type": "object",
+        },
+        {"a": {"b": {"b": {"b": None}}}},
+        {"a": {"b": 7}},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -259,20 +340,30 @@ def test_visits_grow_with_branches_and_not_with_size():
 
 
 @pytest.mark.parametrize(
-    "pointer", ["#/$defs/a~1b", "#/$defs/a%7E1b", "#/$defs/l/1", "#/$defs/none", "#x", "#/$defs/l/x"]
+    "pointer",
+    ["#/$defs/a~1b", "#/$defs/a%7E1b", "#/$defs/l/1", "#/$defs/none", "#x", "#/$defs/l/x"],
 )
 def test_references_are_followed_as_the_rfc_says(pointer: str):
     branches = {"anyOf": [{}, {}, {}, {}]}
     of = {
-        "$defs": {"a/b": branches, "a~1b": branches, "l": [{}, branches], "x": {"$anchor": "x", **branches}},
+        "$defs": {
+            "a/b": branches,
+            "a~1b": branches,
+            "l": [{}, branches],
+            "x": {"$anchor": "x", **branches},
+        },
         "$ref": pointer,
     }
     assert max(cost.visits(of)) == (1 if pointer.endswith(("none", "l/x")) else 6)
 
 
 def test_schemas_of_one_definition_are_not_mixed_up():
-    """The arguments of a tool, its output and its linked resources are checked against their own schemas, in any order."""
-    schemas = [{"required": [name], "additionalProperties": {"const": name}} for name in ("rows", "uri", "n")]
+    """The arguments of a tool, its output and its linked resources are checked against their own
+    schemas, in any order."""
+    schemas = [
+        {"required": [name], "additionalProperties": {"const": name}}
+        for name in ("rows", "uri", "n")
+    ]
     for schema in (*schemas, *reversed(schemas)):
         (name,) = schema["required"]
         check(schema, {name: name})

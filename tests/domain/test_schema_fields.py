@@ -12,7 +12,11 @@ def test_a_field_for_each_argument_with_the_required_ones_first() -> None:
         {
             "properties": {
                 "mode": {"enum": ["fast", 2, None]},
-                "depth": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3, "description": "How deep."},
+                "depth": {
+                    "anyOf": [{"type": "integer"}, {"type": "null"}],
+                    "default": 3,
+                    "description": "How deep.",
+                },
                 "dry": {"type": ["boolean", "null"]},
                 "nested": {"type": "object"},
                 "path": {"type": "string", "format": "uri"},
@@ -21,14 +25,19 @@ def test_a_field_for_each_argument_with_the_required_ones_first() -> None:
         }
     )
     assert [(field.name, field.kind, field.required) for field in found] == [
-        ("path", "text", True), ("mode", "choice", False), ("depth", "number", False), ("dry", "boolean", False),
+        ("path", "text", True),
+        ("mode", "choice", False),
+        ("depth", "number", False),
+        ("dry", "boolean", False),
         ("nested", "json", False),
-    ]  # fmt: skip
+    ]
     assert (found[2].default, found[2].about, found[0].expects) == ("3", "How deep.", "uri")
     assert found[1].choices == ('"fast"', "2", "null")
 
 
-@pytest.mark.parametrize("schema", [{}, {"properties": []}, {"properties": {"a": 3}, "required": 5}])
+@pytest.mark.parametrize(
+    "schema", [{}, {"properties": []}, {"properties": {"a": 3}, "required": 5}]
+)
 def test_odd_schemas_make_a_form_all_the_same(schema: dict[str, object]) -> None:
     assert [field.kind for field in fields_of(schema)] in ([], ["json"])
 

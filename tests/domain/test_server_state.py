@@ -9,7 +9,13 @@ from mcpregistry.domain.trials import verdict
 from mcpregistry.domain.trials.report import Called, ToolSeen
 
 STATEFUL = {
-    "playwright": ["browser_navigate", "browser_click", "browser_type", "browser_snapshot", "browser_close"],
+    "playwright": [
+        "browser_navigate",
+        "browser_click",
+        "browser_type",
+        "browser_snapshot",
+        "browser_close",
+    ],
     "puppeteer": ["puppeteer_navigate", "puppeteer_click", "puppeteer_screenshot"],
     "shell": ["start_process", "send_input", "terminal_write", "attachSession"],
     "sql": ["begin_transaction", "commit", "rollback", "query"],
@@ -19,7 +25,13 @@ STATELESS = {
     "time": ["get_current_time", "convert_time"],
     "fetch": ["fetch"],
     "filesystem": ["read_file", "write_file", "edit_file", "list_directory", "move_file"],
-    "github": ["create_issue", "create_branch", "push_files", "merge_pull_request", "create_commit_comment"],
+    "github": [
+        "create_issue",
+        "create_branch",
+        "push_files",
+        "merge_pull_request",
+        "create_commit_comment",
+    ],
     "memory": ["create_entities", "add_observations", "open_nodes", "search_nodes"],
     "slack": ["slack_post_message", "slack_list_channels"],
 }
@@ -38,10 +50,20 @@ def test_what_stands_for_itself_is_not(name):
 
 def test_a_trial_says_and_proposes_it_where_the_server_can_have_sessions():
     tools = [
-        ToolSeen(name=name, hash=name, reads=False, destroys=False, closed_world=False, tokens=1, severity=0, found=[],
-                 schema="", call=Called(outcome="skipped"))
+        ToolSeen(
+            name=name,
+            hash=name,
+            reads=False,
+            destroys=False,
+            closed_world=False,
+            tokens=1,
+            severity=0,
+            found=[],
+            schema="",
+            call=Called(outcome="skipped"),
+        )
         for name in STATEFUL["playwright"]
-    ]  # fmt: skip
+    ]
     now = {"shared_by": "everybody", "connect_mode": "lazy"}
     assert verdict.sharing_fields(tools, now) == {"shared_by": "session"}
     assert verdict.sharing_fields(tools, now | {"shared_by": "agent"}) == {}

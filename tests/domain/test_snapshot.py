@@ -9,7 +9,9 @@ from mcpregistry.domain.specs import AgentSpec, TokenSpec, WorkspaceSpec
 
 
 def workspaces(*directories: str) -> Snapshot:
-    return Snapshot(1, workspaces=tuple(WorkspaceSpec(directory, directory, "ann") for directory in directories))
+    return Snapshot(
+        1, workspaces=tuple(WorkspaceSpec(directory, directory, "ann") for directory in directories)
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,17 +37,30 @@ def workspaces(*directories: str) -> Snapshot:
         ([], "/srv", None),
     ],
 )
-def test_the_longest_directory_that_holds_it_wins(directories: list[str], where: str, found: str | None):
+def test_the_longest_directory_that_holds_it_wins(
+    directories: list[str], where: str, found: str | None
+):
     workspace = workspaces(*directories).workspace_for(where)
     assert (workspace.directory if workspace else None) == found
 
 
 @pytest.mark.parametrize(
     ("token", "now", "known"),
-    [("good", 99.9, True), ("good", 100.0, False), ("good", 101, False), ("ever", 1e12, True), ("orphan", 1, False),
-     ("", 1, False), ("GOOD", 1, False)],
-)  # fmt: skip
+    [
+        ("good", 99.9, True),
+        ("good", 100.0, False),
+        ("good", 101, False),
+        ("ever", 1e12, True),
+        ("orphan", 1, False),
+        ("", 1, False),
+        ("GOOD", 1, False),
+    ],
+)
 def test_a_token_belongs_to_a_live_agent_until_its_end(token: str, now: float, known: bool):
     ann = AgentSpec(1, "ann", frozenset(), None, ())
-    tokens = {"good": TokenSpec("ann", 100.0), "ever": TokenSpec("ann", None), "orphan": TokenSpec("gone", None)}
+    tokens = {
+        "good": TokenSpec("ann", 100.0),
+        "ever": TokenSpec("ann", None),
+        "orphan": TokenSpec("gone", None),
+    }
     assert (Snapshot(1, agents={"ann": ann}, tokens=tokens).agent_of(token, now) is ann) is known

@@ -17,7 +17,8 @@ from mcpregistry.domain.calls.wait_strategy import (
     wait_steps,
 )
 
-# name as the host sends it, seconds held with progress, seconds held silently, may it be asked by URL
+# name as the host sends it, seconds held with progress, seconds held silently, may it be asked by
+# URL
 HOSTS = [
     ("claude-code", LONG, 50, True),
     ("copilot-cli", LONG, 50, False),
@@ -51,7 +52,8 @@ def test_no_hold_reaches_the_limit_of_a_host_whose_clock_keeps_running():
 
 
 def test_a_nameless_python_program_that_asks_for_no_progress_is_answered_within_five_seconds():
-    """The OpenAI Agents SDK: it sends its library's own name and no progress token, and gives up after 5 s."""
+    """The OpenAI Agents SDK: it sends its library's own name and no progress token, and gives up
+    after 5 s."""
     assert hold_seconds(WaitStep.HOLD, limits_of("mcp", progress=False)) == 4
     assert hold_seconds(WaitStep.PROGRESS, limits_of("mcp", progress=True)) == 50
 

@@ -14,7 +14,8 @@ from mcpregistry.downstream.pool.pool import Pool
 from tests.processes import below, runs
 from tests.waiting import HANG_LIMIT, until
 
-# Seconds until a call runs out. They are more on a slow machine, which has to send the call within them.
+# Seconds until a call runs out. They are more on a slow machine, which has to send the call within
+# them.
 SENDING = HANG_LIMIT / 40
 
 
@@ -34,7 +35,9 @@ class Bench:
         self.events.append(event)
         self._news.set()
 
-    async def event(self, kind: str, state: str | None = None, *, after: int = 0) -> ConnectionEvent:
+    async def event(
+        self, kind: str, state: str | None = None, *, after: int = 0
+    ) -> ConnectionEvent:
         """The first such event at or after position ``after``; waits for it."""
         async with asyncio.timeout(HANG_LIMIT):
             while True:

@@ -1,4 +1,5 @@
-"""Limits of a stdio server's processes: what is beyond them is refused, or ends the whole tree, and the caller hears why."""
+"""Limits of a stdio server's processes: what is beyond them is refused, or ends the whole tree, and
+the caller hears why."""
 
 from __future__ import annotations
 
@@ -27,13 +28,17 @@ STRICT = pytest.param(True, marks=pytest.mark.bubblewrap)
 
 
 def hungry(tmp_path: Path, bounds: Bounds, *, strict: bool = False, **env: str) -> Any:
-    sandbox = Sandbox(home=str(tmp_path / "home"), read=(str(SERVERS),), strict=True) if strict else None
+    sandbox = (
+        Sandbox(home=str(tmp_path / "home"), read=(str(SERVERS),), strict=True) if strict else None
+    )
     home = {} if strict else {"HOME": str(tmp_path)}
     return stdio_target("hungry", bounds=bounds, sandbox=sandbox, env=home | env)
 
 
 async def use(here: Bench, **wanted: int) -> str:
-    return (await here.call("use", json.dumps(wanted).encode(), timeout=HANG_LIMIT))["content"][0]["text"]
+    return (await here.call("use", json.dumps(wanted).encode(), timeout=HANG_LIMIT))["content"][0][
+        "text"
+    ]
 
 
 @pytest.mark.exhaustive(but=("True",))
@@ -46,7 +51,9 @@ async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how
     before = offspring()
     here = bench(hungry(tmp_path, Bounds(memory_mb=220, processes=9), strict=strict))
     assert await use(here, shared=100, pause=1) == "ok"
-    with pytest.raises(ResourceLimit, match=r"used \d+ MB; its limit of memory is 220 MB") as caught:
+    with pytest.raises(
+        ResourceLimit, match=r"used \d+ MB; its limit of memory is 220 MB"
+    ) as caught:
         await use(here, others=300, pause=HANG)
     assert caught.value.sent
     assert int(re.findall(r"used (\d+) MB", str(caught.value))[0]) > 220
@@ -74,7 +81,9 @@ async def test_files_in_memory_and_threads_count(bench: Make, tmp_path: Path):
         await use(here, memory_file=200, pause=HANG)
     here = bench(hungry(tmp_path, Bounds(processes=4)))
     assert await use(here, threads=30) == "ok"
-    with pytest.raises(ResourceLimit, match=r"used \d+ threads; its limit of processes is 64 threads"):
+    with pytest.raises(
+        ResourceLimit, match=r"used \d+ threads; its limit of processes is 64 threads"
+    ):
         await use(here, threads=100, pause=HANG)
 
 
@@ -89,7 +98,11 @@ async def test_files_beyond_its_limits_are_refused(bench: Make, tmp_path: Path):
 async def test_the_default_of_memory_lets_node_start(bench: Make, tmp_path: Path):
     """It reserves far more than it uses: a limit of address space would end it at once."""
     assert NODE.found
-    program = (node_program(), npm_module("@modelcontextprotocol/server-everything/dist/index.js"), "stdio")
+    program = (
+        node_program(),
+        npm_module("@modelcontextprotocol/server-everything/dist/index.js"),
+        "stdio",
+    )
     here = bench(stdio_target("node", argv=program, bounds=Bounds(memory_mb=4096, processes=256)))
     assert (await here.pool.discover(1)).tools
     pid = next(event.pid for event in here.events if event.pid)
@@ -102,14 +115,23 @@ async def test_the_default_of_memory_lets_node_start(bench: Make, tmp_path: Path
 @pytest.mark.parametrize("strict", [False, STRICT])
 async def test_what_a_killed_supervisor_leaves_is_ended(bench: Make, tmp_path: Path, strict: bool):
     here = bench(
-        hungry(tmp_path, Bounds(), strict=strict, FAKE_PIDS=str(tmp_path / ("home" if strict else "") / "pids"))
+        hungry(
+            tmp_path,
+            Bounds(),
+            strict=strict,
+            FAKE_PIDS=str(tmp_path / ("home" if strict else "") / "pids"),
+        )
     )
     before = offspring()
     await use(here)
     tree = offspring() - before
-    supervisor = next(each.pid for each in psutil.Process(os.getpid()).children() if each.pid in tree)
+    supervisor = next(
+        each.pid for each in psutil.Process(os.getpid()).children() if each.pid in tree
+    )
     sent = asyncio.Event()
-    call = asyncio.create_task(here.call("use", b'{"pause":%d}' % HANG, timeout=HANG_LIMIT, on_sent=sent.set))
+    call = asyncio.create_task(
+        here.call("use", b'{"pause":%d}' % HANG, timeout=HANG_LIMIT, on_sent=sent.set)
+    )
     await sent.wait()  # a call that comes after the kill was noticed starts the server anew
     os.kill(supervisor, signal.SIGKILL)
     with pytest.raises(DownstreamError):
@@ -120,7 +142,9 @@ async def test_what_a_killed_supervisor_leaves_is_ended(bench: Make, tmp_path: P
 
 @pytest.mark.fault
 @pytest.mark.bubblewrap
-async def test_in_namespaces_of_its_own_a_server_is_asked_before_it_is_killed(bench: Make, tmp_path: Path):
+async def test_in_namespaces_of_its_own_a_server_is_asked_before_it_is_killed(
+    bench: Make, tmp_path: Path
+):
     ended = tmp_path / "home" / "ended"
     here = bench(hungry(tmp_path, Bounds(), strict=True, FAKE_ENDED=str(ended)))
     await use(here)

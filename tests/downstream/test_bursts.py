@@ -23,7 +23,9 @@ from tests.fakes.targets import http_target, stdio_target
 from tests.waiting import HANG_LIMIT, until
 
 Make = Callable[..., Bench]
-COUNT, HTTP_COUNT = 20_000, 3_000  # the SDK reads streams over HTTP itself, more slowly
+# the SDK reads streams over HTTP itself, more slowly
+COUNT = 20_000
+HTTP_COUNT = 3_000
 SORTS = ("same", "each", "changed", "unknown", "cancelled", "log", "questions")
 URI = "docs://one"
 
@@ -39,7 +41,9 @@ def connections(here: Bench) -> int:
 async def test_a_burst_over_stdio_harms_no_call(bench: Make, era: str):
     here = bench(stdio_target("hostile", env={"FAKE_ERA": era}))
     heard: list[str] = []
-    watching = asyncio.ensure_future(here.pool.watches.add(1, URI, lambda: heard.append(URI), patience=HANG_LIMIT))
+    watching = asyncio.ensure_future(
+        here.pool.watches.add(1, URI, lambda: heard.append(URI), patience=HANG_LIMIT)
+    )
     await here.call("big", b'{"size": 1}')
     other = asyncio.ensure_future(here.call("hang", timeout=None))
     sorts = [*SORTS, "listener"] if era == "modern" else SORTS
@@ -62,7 +66,10 @@ async def test_a_burst_over_sse_harms_no_call(bench: Make):
         await here.call("echo")
         assert server.stream is not None
         for method in ("notifications/unknown", "notifications/resources/updated"):
-            notes = [{"jsonrpc": "2.0", "method": method, "params": {"uri": f"docs://{n}"}} for n in range(COUNT)]
+            notes = [
+                {"jsonrpc": "2.0", "method": method, "params": {"uri": f"docs://{n}"}}
+                for n in range(COUNT)
+            ]
             server.stream.write(b"".join(map(event, notes)))
             assert await here.call("echo", timeout=HANG_LIMIT)
         assert connections(here) == 1
@@ -71,7 +78,8 @@ async def test_a_burst_over_sse_harms_no_call(bench: Make):
 
 @dataclass
 class Speaking(Echo):
-    """Keeps the stream on which it speaks without being asked: that of a GET, or of ``subscriptions/listen``."""
+    """Keeps the stream on which it speaks without being asked: that of a GET, or of
+    ``subscriptions/listen``."""
 
     stream_out: asyncio.StreamWriter | None = None
     listener: Any = None
@@ -81,11 +89,18 @@ class Speaking(Echo):
         if request.method != "GET" and message.get("method") != "subscriptions/listen":
             return await super().respond(request, writer)
         writer.write(head(200, content_type="text/event-stream"))
-        self.stream_out, self.listener = writer, message.get("id")
+        self.stream_out = writer
+        self.listener = message.get("id")
         if self.listener:
             params = {"_meta": self.meta, "notifications": message["params"]["notifications"]}
             writer.write(
-                event({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
+                event(
+                    {
+                        "jsonrpc": "2.0",
+                        "method": "notifications/subscriptions/acknowledged",
+                        "params": params,
+                    }
+                )
             )
         return True
 
@@ -96,7 +111,10 @@ class Speaking(Echo):
     def result(self, request: Request, message: dict[str, Any]) -> dict[str, Any] | None:
         found = super().result(request, message)
         if found and "capabilities" in found:
-            found["capabilities"] = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
+            found["capabilities"] = {
+                "tools": {"listChanged": True},
+                "resources": {"subscribe": True},
+            }
         return {} if message["method"] == "resources/subscribe" else found
 
 
@@ -128,7 +146,9 @@ def item(message: dict[str, Any]) -> SessionMessage:
     return SessionMessage(JSONRPCNotification(jsonrpc="2.0", **message))
 
 
-async def test_an_inbox_merges_what_means_the_same_and_keeps_its_bounds(monkeypatch: pytest.MonkeyPatch):
+async def test_an_inbox_merges_what_means_the_same_and_keeps_its_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(inbox, "MOST_MESSAGES", 3)
     monkeypatch.setattr(inbox, "MOST_BYTES", 100)
     dropped: list[int] = []
@@ -141,7 +161,12 @@ async def test_an_inbox_merges_what_means_the_same_and_keeps_its_bounds(monkeypa
         box.put(item(note(uri)), 10, meaning_of(note(uri)))  # too many messages
     box.put(item({"method": "answer"}), 500, keep=True)
     read = [await box.receive() for _ in range(4)]
-    assert [each.message.params and each.message.params["uri"] for each in read] == ["a", "b", "d", None]  # type: ignore[union-attr]
+    assert [each.message.params and each.message.params["uri"] for each in read] == [
+        "a",
+        "b",
+        "d",
+        None,
+    ]  # type: ignore[union-attr]
     assert dropped == [4]
     box.put(item(note("a")), 10, meaning_of(note("a")))  # it was read: this is news
     box.end()
@@ -166,11 +191,14 @@ def test_what_means_something_else_is_not_merged():
 
 
 async def test_changes_of_many_resources_are_told_once_each():
-    watched, heard = Watched(), list[str]()
+    watched = Watched()
+    heard = list[str]()
     for uri in ("docs://one", "docs://tree/", "docs://other"):
         watched.add(uri, lambda uri=uri: heard.append(uri))  # type: ignore[misc]
     for n in range(4_000):
-        watched.note(("docs://one", f"docs://tree/{n}", f"docs://nowhere/{n}", "docs://ones")[n % 4])
+        watched.note(
+            ("docs://one", f"docs://tree/{n}", f"docs://nowhere/{n}", "docs://ones")[n % 4]
+        )
     await until(lambda: heard)
     assert sorted(heard) == ["docs://one", "docs://tree/"]
     heard.clear()

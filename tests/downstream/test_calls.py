@@ -22,7 +22,9 @@ BIN = Path(sys.executable).parent
 
 
 @pytest.mark.parametrize("protocol", ["auto", "legacy", "modern"])
-async def test_arguments_and_meta_arrive_exactly_and_the_result_comes_back_untouched(bench: Make, protocol: str):
+async def test_arguments_and_meta_arrive_exactly_and_the_result_comes_back_untouched(
+    bench: Make, protocol: str
+):
     arguments = b'{"z":1,"a":{"\\u0000":"\xc3\xa9"},"n":12345678901234567890123}'
     here = bench(stdio_target("echo", protocol=protocol))
     result = await here.call("echo", arguments, meta={"vendor": 1, "progressToken": "mine"})
@@ -44,10 +46,16 @@ async def test_every_kind_of_content_passes_untouched_and_one_of_no_version_as_t
 async def test_a_json_rpc_error_keeps_its_code_and_data(bench: Make):
     with pytest.raises(ToolRefused) as caught:
         await bench(stdio_target("echo")).call("refuse")
-    assert (caught.value.rpc_code, caught.value.data, caught.value.sent) == (-32602, {"hint": "try echo"}, True)
+    assert (caught.value.rpc_code, caught.value.data, caught.value.sent) == (
+        -32602,
+        {"hint": "try echo"},
+        True,
+    )
 
 
-@pytest.mark.parametrize("arguments", [b"[]", b"{", b'{"a":NaN}', b'{} ,"x":1', b"", b'{"a":"\\ud800"}'])
+@pytest.mark.parametrize(
+    "arguments", [b"[]", b"{", b'{"a":NaN}', b'{} ,"x":1', b"", b'{"a":"\\ud800"}']
+)
 async def test_arguments_that_are_no_json_object_are_never_sent(bench: Make, arguments: bytes):
     here = bench(stdio_target("echo"))
     with pytest.raises(ProtocolError) as caught:
@@ -61,7 +69,9 @@ async def test_pretty_printed_arguments_are_sent_as_one_line(bench: Make):
     assert result["structuredContent"]["arguments"] == {"a": "x\ny"}
 
 
-@pytest.mark.parametrize(("tool", "text"), [("old", '{"x":1}'), ("bare", '{"answer":42}'), ("structured", '{"y":2}')])
+@pytest.mark.parametrize(
+    ("tool", "text"), [("old", '{"x":1}'), ("bare", '{"answer":42}'), ("structured", '{"y":2}')]
+)
 async def test_an_early_server_is_understood(bench: Make, tool: str, text: str):
     here = bench(stdio_target("legacy"))
     discovery = await here.pool.discover(1)
@@ -90,7 +100,8 @@ async def test_the_real_git_server_answers(bench: Make, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "protocol"), [("http", "auto"), ("http", "legacy"), ("http", "modern"), ("sse", "legacy")]
+    ("kind", "protocol"),
+    [("http", "auto"), ("http", "legacy"), ("http", "modern"), ("sse", "legacy")],
 )
 async def test_an_sdk_server_serves_calls_and_progress(bench: Make, kind: str, protocol: str):
     with sdk_server(kind) as url:
@@ -110,7 +121,9 @@ async def test_an_sdk_server_serves_calls_and_progress(bench: Make, kind: str, p
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_direct_post_carries_what_was_negotiated(bench: Make, era: str, stream: bool):
     schema = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}
-    async with fake_http(Echo(era=era, stream=stream, tools=[{"name": "échø", "inputSchema": schema}])) as server:
+    async with fake_http(
+        Echo(era=era, stream=stream, tools=[{"name": "échø", "inputSchema": schema}])
+    ) as server:
         here = bench(http_target(server.url, headers={"Authorization": "Bearer t0ken"}))
         sent: list[int] = []
         result = await here.call("échø", b'{"r":"eu"}', on_sent=lambda: sent.append(1))

@@ -1,4 +1,5 @@
-"""Closing is bounded: a server that does not say goodbye holds up nobody, least of all other servers."""
+"""Closing is bounded: a server that does not say goodbye holds up nobody, least of all other
+servers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class NoGoodbye(Echo):
     """Works, but never answers the DELETE that ends a session."""
 
     era: str = "legacy"
-    goodbye: asyncio.Event = field(default_factory=asyncio.Event)  # nobody sets it, but for one test
+    # nobody sets it, but for one test
+    goodbye: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         if request.method == "DELETE":
@@ -76,12 +78,15 @@ async def test_after_its_idle_time_such_a_server_serves_again(bench: Make):
         await here.pool.close()
 
 
-async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(bench: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(http, "CLOSE_SECONDS", 3600.0)
     monkeypatch.setattr(ending, "CLOSE_SECONDS", 3600.0)
     async with fake_http(NoGoodbye()) as bad, fake_http(Echo()) as good:
         here = bench(
-            http_target(bad.url, server_id=1), *(http_target(good.url, server_id=number) for number in (2, 3, 4))
+            http_target(bad.url, server_id=1),
+            *(http_target(good.url, server_id=number) for number in (2, 3, 4)),
         )
         here.pool = Pool(here._target, here._note, most=2)
         await here.pool.call(1, "echo", b"{}")
@@ -95,7 +100,9 @@ async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(bench: 
         await here.pool.close()
 
 
-async def test_an_owner_that_will_not_end_is_cancelled(bench: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_an_owner_that_will_not_end_is_cancelled(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
     """Whatever a transport does in closing: the pool has its own patience, and cancels."""
     monkeypatch.setattr(http, "CLOSE_SECONDS", 3600.0)
     monkeypatch.setattr(ending, "CLOSE_SECONDS", 0.3)

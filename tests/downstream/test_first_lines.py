@@ -1,4 +1,5 @@
-"""First lines of scripts: what the kernel would start is opened to a server, and nothing else that a line can name."""
+"""First lines of scripts: what the kernel would start is opened to a server, and nothing else that
+a line can name."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ PYTHON = os.path.realpath(sys.executable)
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file of the site's user that is marked executable, as a server or an installation could have marked it."""
+    """A file of the site's user that is marked executable, as a server or an installation could
+    have marked it."""
     file = tmp_path / "site" / "keys.json"
     file.parent.mkdir()
     file.write_text('{"secret_key": "x"}')
@@ -50,12 +52,15 @@ def scripts(tmp_path: Path) -> Callable[[bytes], Path]:
 def opened(script: Path, path: str, hidden: tuple[str, ...] = ()) -> list[str]:
     """The places that a server with this script may read, as the launcher is told."""
     sandbox = Sandbox(home=str(script.parent.parent / "home"), hidden=hidden)
-    lines = policy_of(stdio_target("probe", argv=(str(script),), sandbox=sandbox), sandbox, path).split("\n")
+    lines = policy_of(
+        stdio_target("probe", argv=(str(script),), sandbox=sandbox), sandbox, path
+    ).split("\n")
     return [line[1:] for line in lines if line.startswith("r")]
 
 
 def unusual(named: str) -> Iterator[str]:
-    """First lines that name a file in every way in which some program could be brought to read it."""
+    """First lines that name a file in every way in which some program could be brought to read
+    it."""
     flags = (
         "-S",
         "-i",
@@ -71,14 +76,19 @@ def unusual(named: str) -> Iterator[str]:
         "-iS",
         "-S -C",
     )
-    for env, flag in product(("/usr/bin/env", "/bin/env", "//usr//bin/env", "/usr/bin/../bin/env"), flags):
+    for env, flag in product(
+        ("/usr/bin/env", "/bin/env", "//usr//bin/env", "/usr/bin/../bin/env"), flags
+    ):
         yield f"#!{env} {flag} {named} {PYTHON}"
         yield f"#! {env}\t{flag}\t{named}"
     for env in ("/usr/bin/env", "env", "/bin/env"):
         yield from (
-            f"#!{env} {words}" for words in (named, f"A=1 {named}", f"A={named} python3", f"{named} -u", f"../{named}")
+            f"#!{env} {words}"
+            for words in (named, f"A=1 {named}", f"A={named} python3", f"{named} -u", f"../{named}")
         )
-    for blank, end in product(("", " ", "\t", " \t ", "  "), ("", " ", " -u", "\t-x y", "\r", "\0", "\x0b", " \0x")):
+    for blank, end in product(
+        ("", " ", "\t", " \t ", "  "), ("", " ", " -u", "\t-x y", "\r", "\0", "\x0b", " \0x")
+    ):
         yield f"#!{blank}{named}{end}"
     for interpreter in (PYTHON, "/bin/sh", "/usr/bin/python3"):
         for words in (
@@ -106,7 +116,12 @@ def unusual(named: str) -> Iterator[str]:
         f"#!${{HOME}}{named}",
         f"#!file://{named}",
     )
-    yield from (f"#!/proc/self/root{named}", f"#!/proc/1/root{named}", f"#!/dev/fd/../..{named}", f"#!/usr/..{named}")
+    yield from (
+        f"#!/proc/self/root{named}",
+        f"#!/proc/1/root{named}",
+        f"#!/dev/fd/../..{named}",
+        f"#!/usr/..{named}",
+    )
     yield from (
         f"\ufeff#!{named}",
         f"\n#!{named}",
@@ -125,7 +140,9 @@ def unusual(named: str) -> Iterator[str]:
 
 
 @pytest.mark.attack
-def test_no_first_line_opens_a_file_that_it_names(secret: Path, scripts: Callable[[bytes], Path]) -> None:
+def test_no_first_line_opens_a_file_that_it_names(
+    secret: Path, scripts: Callable[[bytes], Path]
+) -> None:
     lines = [*unusual(str(secret))]
     assert len(lines) >= 200
     path = os.pathsep.join(["/usr/bin", "/bin"])
@@ -139,7 +156,11 @@ def test_no_first_line_opens_a_file_that_it_names(secret: Path, scripts: Callabl
             ]
         except ConfigInvalid:
             continue
-        found = [each for each in places if os.path.realpath(each) == str(secret) or str(secret).startswith(f"{each}/")]
+        found = [
+            each
+            for each in places
+            if os.path.realpath(each) == str(secret) or str(secret).startswith(f"{each}/")
+        ]
         assert not found, (line, found)
 
 
@@ -156,7 +177,9 @@ def test_a_program_of_the_sites_own_folder_is_no_interpreter(
 
 
 @pytest.mark.attack
-def test_the_sites_own_folder_is_no_program_also_behind_a_link(secret: Path, tmp_path: Path) -> None:
+def test_the_sites_own_folder_is_no_program_also_behind_a_link(
+    secret: Path, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to(secret)
     for program in (secret, tmp_path / "link", secret.parent / ".." / "site" / "keys.json"):
         with pytest.raises(ConfigInvalid, match="belongs to this site"):
@@ -179,7 +202,15 @@ def test_a_first_line_is_read_as_the_kernel_reads_it(line: str, found: tuple[str
 
 
 @pytest.mark.parametrize(
-    "line", ["#!", "#! \t \n/bin/sh", f"#!/{'a' * 253}\n", f"#!{' ' * 254}/bin/sh", "#!/bin/sh\r\n", "#!/bin/\0sh"]
+    "line",
+    [
+        "#!",
+        "#! \t \n/bin/sh",
+        f"#!/{'a' * 253}\n",
+        f"#!{' ' * 254}/bin/sh",
+        "#!/bin/sh\r\n",
+        "#!/bin/\0sh",
+    ],
 )
 def test_a_first_line_without_a_plain_interpreter_is_refused(line: str) -> None:
     with pytest.raises(ConfigInvalid, match="first line") as caught:
@@ -188,15 +219,21 @@ def test_a_first_line_without_a_plain_interpreter_is_refused(line: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["python3", "node-of-this-test"])
-def test_env_finds_its_program_in_path(tmp_path: Path, scripts: Callable[[bytes], Path], name: str) -> None:
+def test_env_finds_its_program_in_path(
+    tmp_path: Path, scripts: Callable[[bytes], Path], name: str
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / name).symlink_to(PYTHON)
     script = scripts(f"#!/usr/bin/env {name}\n".encode())
-    assert {str(tmp_path / "bin" / name), PYTHON} <= {*needed_by(str(script), "", str(tmp_path / "bin"))}
+    assert {str(tmp_path / "bin" / name), PYTHON} <= {
+        *needed_by(str(script), "", str(tmp_path / "bin"))
+    }
 
 
 @pytest.mark.parametrize("nested", range(1, MOST_INTERPRETERS + 3))
-def test_interpreters_that_are_scripts_are_followed_as_far_as_the_kernel_does(tmp_path: Path, nested: int) -> None:
+def test_interpreters_that_are_scripts_are_followed_as_far_as_the_kernel_does(
+    tmp_path: Path, nested: int
+) -> None:
     (tmp_path / "bin").mkdir()
     before = PYTHON
     for number in range(nested):
@@ -225,9 +262,16 @@ def test_an_interpreter_that_is_a_script_lies_where_programs_are(
 
 @pytest.mark.attack
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.bubblewrap)])
-@pytest.mark.parametrize("line", ["#!/usr/bin/env -S -u {0} {1}", "#!{0}", "#!/usr/bin/env -S {1} -S", "#!{1}"])
+@pytest.mark.parametrize(
+    "line", ["#!/usr/bin/env -S -u {0} {1}", "#!{0}", "#!/usr/bin/env -S {1} -S", "#!{1}"]
+)
 async def test_a_server_starts_with_a_plain_first_line_alone(
-    bench: Callable[..., Bench], tmp_path: Path, secret: Path, scripts: Callable[[bytes], Path], strict: bool, line: str
+    bench: Callable[..., Bench],
+    tmp_path: Path,
+    secret: Path,
+    scripts: Callable[[bytes], Path],
+    strict: bool,
+    line: str,
 ) -> None:
     probe = (SERVERS / "probe.py").read_text()
     script = scripts(

@@ -1,4 +1,5 @@
-"""Servers that end at any message before ``initialize`` or answer it oddly, and the reason of a failed handshake."""
+"""Servers that end at any message before ``initialize`` or answer it oddly, and the reason of a
+failed handshake."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ Make = Callable[..., Bench]
 
 
 def opening(mode: str, journal: Path | None = None, era: str = "legacy", **changes: Any) -> Target:
-    env = {"FAKE_ERA": era, "FAKE_OPENING": mode} | ({"FAKE_JOURNAL": str(journal)} if journal else {})
+    env = {"FAKE_ERA": era, "FAKE_OPENING": mode} | (
+        {"FAKE_JOURNAL": str(journal)} if journal else {}
+    )
     return stdio_target("opening", env=env, **changes)
 
 
@@ -35,10 +38,15 @@ def openings(journal: Path) -> list[str]:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("mode", ["strict", "refuses"])
-async def test_a_server_that_bears_nothing_before_initialize_is_started_again(bench: Make, mode: str):
+async def test_a_server_that_bears_nothing_before_initialize_is_started_again(
+    bench: Make, mode: str
+):
     here = bench(opening(mode))
     assert (await here.call("pid"))["content"]
-    assert [each.state for each in here.events if each.kind == "state"] == ["connecting", "connected"]
+    assert [each.state for each in here.events if each.kind == "state"] == [
+        "connecting",
+        "connected",
+    ]
 
 
 @pytest.mark.fault
@@ -68,7 +76,9 @@ async def test_a_server_that_speaks_only_the_newer_protocol_by_now_is_asked_agai
 
 
 @pytest.mark.fault
-async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_next(bench: Make, tmp_path: Path):
+async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_next(
+    bench: Make, tmp_path: Path
+):
     journal = tmp_path / "journal"
     here = bench(opening("deaf", journal, limits={"connect_timeout": 2.0}))
     with pytest.raises(TimedOut, match="protocol to 'legacy'"):
@@ -119,7 +129,9 @@ async def test_the_reason_of_a_failed_handshake_is_the_real_one(bench: Make, mod
 
 
 @pytest.mark.fault
-async def test_the_words_of_a_server_that_refuses_the_handshake_are_passed_on_without_secrets(bench: Make):
+async def test_the_words_of_a_server_that_refuses_the_handshake_are_passed_on_without_secrets(
+    bench: Make,
+):
     here = bench(opening("never", secrets=frozenset({"hush-hush"})))
     with pytest.raises(ConnectionFailed, match="The first message was not initialize") as caught:
         await here.pool.discover(1)
@@ -136,7 +148,9 @@ async def test_a_server_that_ends_at_every_handshake_says_so(bench: Make):
 
 
 @pytest.mark.fault
-async def test_a_server_that_ends_before_it_reads_anything_is_started_once(bench: Make, tmp_path: Path):
+async def test_a_server_that_ends_before_it_reads_anything_is_started_once(
+    bench: Make, tmp_path: Path
+):
     counter = tmp_path / "starts"
     here = bench(stdio_target("flaky", env={"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "1"}))
     with pytest.raises(ConnectionFailed, match="closed the connection"):

@@ -37,18 +37,52 @@ Make = Callable[..., Bench]
 MIB = 1024 * 1024
 
 HOSTS = [
-    *("127.0.0.1", "127.1", "127.0.1", "0177.0.0.1", "0x7f000001", "0x7f.1", "2130706433", "017700000001"),
+    *(
+        "127.0.0.1",
+        "127.1",
+        "127.0.1",
+        "0177.0.0.1",
+        "0x7f000001",
+        "0x7f.1",
+        "2130706433",
+        "017700000001",
+    ),
     *("0", "0.0.0.0", "[::]", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::127.0.0.1]"),
-    *("[64:ff9b::7f00:1]", "[64:ff9b:1::1]", "[2002:7f00:1::]", "[2001::1]", "[fec0::1]", "[fe80::1]", "[fc00::1]"),
-    *("[ff02::1]", "[5f00::1]", "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "169.254.169.254"),
-    *("[::ffff:169.254.169.254]", "0xa9fea9fe", "2852039166", "[fd00:ec2::254]", "192.0.0.192", "198.18.0.1"),
+    *(
+        "[64:ff9b::7f00:1]",
+        "[64:ff9b:1::1]",
+        "[2002:7f00:1::]",
+        "[2001::1]",
+        "[fec0::1]",
+        "[fe80::1]",
+        "[fc00::1]",
+    ),
+    *(
+        "[ff02::1]",
+        "[5f00::1]",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.0.1",
+        "100.64.0.1",
+        "169.254.169.254",
+    ),
+    *(
+        "[::ffff:169.254.169.254]",
+        "0xa9fea9fe",
+        "2852039166",
+        "[fd00:ec2::254]",
+        "192.0.0.192",
+        "198.18.0.1",
+    ),
     *("224.0.0.1", "240.0.0.1", "255.255.255.255", "localhost", "localhost.", "①②⑦.⓪.⓪.①"),
 ]
 PUBLIC = ["1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001::1"]
 
 
 def outbound(*allowed: str, **options) -> Outbound:
-    target = http_target("http://unused", allowed_networks=allowed, limits={"connect_timeout": HANG_LIMIT})
+    target = http_target(
+        "http://unused", allowed_networks=allowed, limits={"connect_timeout": HANG_LIMIT}
+    )
     return Outbound(target, **options)
 
 
@@ -102,8 +136,25 @@ def test_ordinary_addresses_are_public(text: str):
 @pytest.mark.parametrize(
     "text",
     [
-        *("::127.0.0.1", "64:ff9b::1", "64:ff9b:1::1", "2002::1", "fec0::1", "192.0.0.9", "224.0.0.1", "ff02::1"),
-        *("192.88.99.1", "5f00::1", "100.64.0.1", "::ffff:10.0.0.1", "3fff::1", "2001:db8::1", "::"),
+        *(
+            "::127.0.0.1",
+            "64:ff9b::1",
+            "64:ff9b:1::1",
+            "2002::1",
+            "fec0::1",
+            "192.0.0.9",
+            "224.0.0.1",
+            "ff02::1",
+        ),
+        *(
+            "192.88.99.1",
+            "5f00::1",
+            "100.64.0.1",
+            "::ffff:10.0.0.1",
+            "3fff::1",
+            "2001:db8::1",
+            "::",
+        ),
     ],
 )
 def test_special_addresses_are_not_public_whatever_the_library_says(text: str):
@@ -132,7 +183,8 @@ async def test_a_name_with_one_inner_address_among_public_ones_is_refused():
 
 @pytest.mark.attack
 async def test_a_name_that_turns_inward_after_its_check_is_not_followed():
-    """DNS rebinding: each connection uses the addresses that were checked for it, and is checked again."""
+    """DNS rebinding: each connection uses the addresses that were checked for it, and is checked
+    again."""
     asked: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -164,7 +216,10 @@ async def test_a_name_that_does_not_resolve_is_a_failed_connection_with_nothing_
 
 @pytest.mark.attack
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch):
-    async with fake_http(Always(raw=head(200, content_length="0"))) as proxy, fake_http(Echo()) as server:
+    async with (
+        fake_http(Always(raw=head(200, content_length="0"))) as proxy,
+        fake_http(Echo()) as server,
+    ):
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         assert await fetch(outbound("127.0.0.0/8"), server.url) == 405
@@ -198,7 +253,9 @@ async def test_a_redirect_within_the_origin_that_keeps_the_method_is_followed(be
     async with fake_http(Slash()) as server:
         here = bench(http_target(server.url))
         assert await here.call("echo")
-        assert [request.path for request in server.requests].count("/mcp") == 2, "once by the SDK, once by us"
+        assert [request.path for request in server.requests].count("/mcp") == 2, (
+            "once by the SDK, once by us"
+        )
         assert len(server.calls()) == 1
         await here.pool.close()
 
@@ -221,7 +278,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(("host", "trusted"), [("good.example", False), ("bad.example", True), ("good.example", True)])
+@pytest.mark.parametrize(
+    ("host", "trusted"), [("good.example", False), ("bad.example", True), ("good.example", True)]
+)
 async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted(
     certificate: Path, host: str, trusted: bool
 ):
@@ -258,7 +317,8 @@ async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted
 @pytest.mark.attack
 async def test_a_gzip_bomb_costs_its_limit_not_its_size(bench: Make):
     bomb = gzip_bomb(200 * MIB)
-    async with fake_http(Raw(raw=bomb, pause=3_600)) as server:  # whoever waits for its end waits too long
+    # whoever waits for its end waits too long
+    async with fake_http(Raw(raw=bomb, pause=3_600)) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
         process = psutil.Process()
@@ -304,8 +364,14 @@ async def test_a_body_or_an_event_beyond_the_limit_is_refused(bench: Make, raw: 
     [
         (b"", ConnectionFailed),
         (b"HTTP/1.1 200 OK\r\nContent-Type: appl", ConnectionFailed),
-        (head(200, content_type="application/json", content_length="100") + b'{"jsonrpc"', ConnectionFailed),
-        (head(200, content_type="application/json", transfer_encoding="chunked") + b"5\r\nab", ConnectionFailed),
+        (
+            head(200, content_type="application/json", content_length="100") + b'{"jsonrpc"',
+            ConnectionFailed,
+        ),
+        (
+            head(200, content_type="application/json", transfer_encoding="chunked") + b"5\r\nab",
+            ConnectionFailed,
+        ),
         (STREAM, ConnectionFailed),
         (STREAM + event({"jsonrpc": "2.0", "id": "other", "result": {}}), ConnectionFailed),
         (STREAM + b"data: {\n\n", ProtocolError),
@@ -315,16 +381,27 @@ async def test_a_body_or_an_event_beyond_the_limit_is_refused(bench: Make, raw: 
         (head(200, content_type="application/json", content_length="2") + b"[]", ProtocolError),
         (json_reply({"jsonrpc": "2.0", "id": "f9999", "result": {"content": []}}), ProtocolError),
         (json_reply({"jsonrpc": "2.0", "id": 3, "result": {"content": []}}), ProtocolError),
-        (head(200, content_type="application/json", content_encoding="br", content_length="1") + b"x", ProtocolError),
-        (head(200, content_type="application/json", content_encoding="gzip", content_length="1") + b"x", ProtocolError),
+        (
+            head(200, content_type="application/json", content_encoding="br", content_length="1")
+            + b"x",
+            ProtocolError,
+        ),
+        (
+            head(200, content_type="application/json", content_encoding="gzip", content_length="1")
+            + b"x",
+            ProtocolError,
+        ),
         (head(500, content_length="0"), ConnectionFailed),
         (head(503, content_length="0", retry_after="1"), ConnectionFailed),
         (head(429, content_length="0"), ToolRefused),
     ],
 )
-async def test_a_broken_answer_is_typed_prompt_and_never_repeated(bench: Make, raw: bytes, kind: type):
+async def test_a_broken_answer_is_typed_prompt_and_never_repeated(
+    bench: Make, raw: bytes, kind: type
+):
     async with fake_http(Raw(raw=raw)) as server:
-        here = bench(http_target(server.url, limits={"request_timeout": 10_000.0}))  # whoever waits for its end hangs
+        # whoever waits for its end hangs
+        here = bench(http_target(server.url, limits={"request_timeout": 10_000.0}))
         await here.pool.connect(1)
         with pytest.raises(kind) as caught:
             await here.call("echo", b'{"n":1}')
@@ -369,7 +446,11 @@ async def test_a_hung_http_server_is_left_at_the_deadline_and_told(bench: Make, 
         assert caught.value.sent
         await asyncio.wait_for(server.gone.wait(), HANG_LIMIT)
         if era == "legacy":
-            await until(lambda: "notifications/cancelled" in [r.message.get("method") for r in server.requests])
+            await until(
+                lambda: (
+                    "notifications/cancelled" in [r.message.get("method") for r in server.requests]
+                )
+            )
         await here.pool.close()
 
 
@@ -394,8 +475,18 @@ async def test_a_dead_server_is_told_and_served_again_when_it_is_back(bench: Mak
 async def test_a_gzipped_answer_is_understood(bench: Make):
     import gzip
 
-    body = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": 1000002, "result": {"content": []}}).encode())
-    raw = head(200, content_type="application/json", content_encoding="gzip", content_length=str(len(body))) + body
+    body = gzip.compress(
+        json.dumps({"jsonrpc": "2.0", "id": 1000002, "result": {"content": []}}).encode()
+    )
+    raw = (
+        head(
+            200,
+            content_type="application/json",
+            content_encoding="gzip",
+            content_length=str(len(body)),
+        )
+        + body
+    )
     async with fake_http(Raw(raw=raw)) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
@@ -410,7 +501,11 @@ async def test_a_gzipped_answer_is_understood(bench: Make):
 def test_events_are_the_same_however_they_are_cut(size: int):
     data = b": note\r\n\r\nevent: endpoint\ndata: /m\n\ndata: a\ndata:b\nid: 7\nretry: 5\n\ndata\n\nevent: x\n\ndata: end\n\n"
     reader = EventReader(100)
-    seen = [found for start in range(0, len(data), size) for found in reader.feed(data[start : start + size])]
+    seen = [
+        found
+        for start in range(0, len(data), size)
+        for found in reader.feed(data[start : start + size])
+    ]
     assert seen == [
         Event("endpoint", b"/m"),
         Event("message", b"a\nb"),
@@ -429,7 +524,8 @@ def test_an_event_without_data_tells_its_id_and_nothing_else():
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "line", [b"retry: " + b"9" * 5000, b"retry: -1", b"retry: 1e9", b"id: a\0b", b"id: " + b"x" * 5000]
+    "line",
+    [b"retry: " + b"9" * 5000, b"retry: -1", b"retry: 1e9", b"id: a\0b", b"id: " + b"x" * 5000],
 )
 def test_an_unusable_id_or_pause_is_ignored(line: bytes):
     reader = EventReader(10_000)

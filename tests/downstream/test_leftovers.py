@@ -1,4 +1,5 @@
-"""Event streams that end after their answer: the next call takes the same connection, and one without end is closed."""
+"""Event streams that end after their answer: the next call takes the same connection, and one
+without end is closed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ CALLS = 50
 
 @dataclass
 class Unhurried(Echo):
-    """Answers a call in a stream, and goes on in it by ``more`` until ``ending`` is set or its caller has left."""
+    """Answers a call in a stream, and goes on in it by ``more`` until ``ending`` is set or its
+    caller has left."""
 
     era: str = "legacy"
     more: bytes = b""
@@ -45,11 +47,17 @@ class Unhurried(Echo):
         finally:
             self.open -= 1
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "tools/call":
             return await super().answer(request, message, writer)
         reply = {"jsonrpc": "2.0", "id": message["id"]}
-        said = {"error": {"code": -32602, "message": "no"}} if self.refuse else {"result": {"content": []}}
+        said = (
+            {"error": {"code": -32602, "message": "no"}}
+            if self.refuse
+            else {"result": {"content": []}}
+        )
         writer.write(head(200, content_type="text/event-stream", transfer_encoding="chunked"))
         await self._piece(writer, event(reply | said))
         while not self.ending.is_set() and not request.reader.at_eof():
@@ -78,7 +86,8 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
         return made[-1]
 
     monkeypatch.setattr(client, "Leftovers", make)
-    monkeypatch.setattr(leftovers, "SECONDS", HANG_LIMIT)  # a stream that ends late is not closed on a slow machine
+    # a stream that ends late is not closed on a slow machine
+    monkeypatch.setattr(leftovers, "SECONDS", HANG_LIMIT)
     monkeypatch.setattr(client, "KEEPALIVE_SECONDS", HANG_LIMIT)
     return lambda: not any(each._waiting for each in made)
 
@@ -106,8 +115,11 @@ async def test_a_stream_that_ends_after_its_answer_costs_no_connection(
 
 @contextmanager
 def counted() -> Iterator[tuple[str, set[int], list[str]]]:
-    """The SDK's server, whose streams end after their answer: its URL, ports of its callers, requests that have ended."""
-    callers, ended, app = set[int](), list[str](), make_server().streamable_http_app()
+    """The SDK's server, whose streams end after their answer: its URL, ports of its callers,
+    requests that have ended."""
+    callers = set[int]()
+    ended = list[str]()
+    app = make_server().streamable_http_app()
 
     async def counting(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":
@@ -120,7 +132,9 @@ def counted() -> Iterator[tuple[str, set[int], list[str]]]:
 
 
 @pytest.mark.parametrize("protocol", ["legacy", "modern"])
-async def test_calls_of_the_sdks_server_share_a_connection(bench: Make, none_left: Callable[[], bool], protocol: str):
+async def test_calls_of_the_sdks_server_share_a_connection(
+    bench: Make, none_left: Callable[[], bool], protocol: str
+):
     with counted() as (url, callers, ended):
         here = bench(http_target(url, protocol=protocol))
         await here.pool.connect(1)
@@ -146,12 +160,16 @@ async def test_a_stream_without_end_is_closed_soon_and_few_are_kept(
         for _ in range(20):
             assert await here.call("echo") == {"content": []}
         await until(lambda: server.open <= 2)  # what the handshake uses
-        assert server.most <= 4 + 2 + 3, "kept, of the handshake, and those whose closing is not seen yet"
+        assert server.most <= 4 + 2 + 3, (
+            "kept, of the handshake, and those whose closing is not seen yet"
+        )
         await here.pool.close()
 
 
 @pytest.mark.attack
-async def test_of_what_comes_after_an_answer_little_is_taken(bench: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_of_what_comes_after_an_answer_little_is_taken(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(leftovers, "SECONDS", 0.5)
     async with fake_http(Unhurried(more=b": x\n" * 250_000)) as server:
         here = bench(http_target(server.url))
@@ -159,7 +177,9 @@ async def test_of_what_comes_after_an_answer_little_is_taken(bench: Make, monkey
         before = server.open
         assert await here.call("echo") == {"content": []}
         await until(lambda: server.open <= before)
-        assert server.said < 32 * 1024 * 1024, "what the system's buffers take; read, it would be hundreds of megabytes"
+        assert server.said < 32 * 1024 * 1024, (
+            "what the system's buffers take; read, it would be hundreds of megabytes"
+        )
         await here.pool.close()
 
 

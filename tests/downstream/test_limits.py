@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, ProtocolError, TimedOut
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    DownstreamError,
+    ProtocolError,
+    TimedOut,
+)
 from mcpregistry.domain.servers.target import Limits
 from mcpregistry.downstream.limits import (
     check_others,
@@ -56,14 +62,26 @@ def test_names_and_sizes_are_checked_one_by_one():
 
 def test_prompts_are_bounded_like_tools_and_their_arguments_have_names():
     good = {"name": "good", "arguments": [{"name": "a"}], "description": "d"}
-    odd = [{"arguments": []}, {"name": "x", "arguments": {"a": 1}}, {"name": "x", "arguments": [{"name": 1}]}, ["x"]]
-    prompts, problems = check_others("prompt", [good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, Limits())
+    odd = [
+        {"arguments": []},
+        {"name": "x", "arguments": {"a": 1}},
+        {"name": "x", "arguments": [{"name": 1}]},
+        ["x"],
+    ]
+    prompts, problems = check_others(
+        "prompt", [good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, Limits()
+    )
     assert prompts == [good]
     assert len(problems) == 5
 
 
 def test_only_what_is_meant_for_the_server_is_passed_on_in_meta():
-    meta = {"a": 1, "progressToken": 2, "io.modelcontextprotocol/protocolVersion": "x", "com.example/b": 3}
+    meta = {
+        "a": 1,
+        "progressToken": 2,
+        "io.modelcontextprotocol/protocolVersion": "x",
+        "com.example/b": 3,
+    }
     assert public_meta(meta) == {"a": 1, "com.example/b": 3}
     assert public_meta(None) == {}
 
@@ -80,11 +98,14 @@ def test_only_what_is_meant_for_the_server_is_passed_on_in_meta():
         (b"garbage", None),
     ],
 )
-def test_the_owner_of_an_unusable_answer_is_found_only_in_its_outermost_object(line: bytes, found: int | None):
+def test_the_owner_of_an_unusable_answer_is_found_only_in_its_outermost_object(
+    line: bytes, found: int | None
+):
     assert salvage_id(line) == found
 
 
-UNSENT, SENT = ConnectionFailed("x"), ConnectionFailed("x", sent=True)
+UNSENT = ConnectionFailed("x")
+SENT = ConnectionFailed("x", sent=True)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +124,17 @@ UNSENT, SENT = ConnectionFailed("x"), ConnectionFailed("x", sent=True)
         (ProtocolError("x", sent=True), "always", True, False),
     ],
 )
-def test_when_a_call_may_be_sent_again(error: DownstreamError, resend: str, idempotent: bool, again: bool):
+def test_when_a_call_may_be_sent_again(
+    error: DownstreamError, resend: str, idempotent: bool, again: bool
+):
     assert may_resend(error, stdio_target("echo", resend=resend), idempotent=idempotent) is again
 
 
 def definitions(*sizes: int) -> list[dict[str, Any]]:
     """Tools that are listed backwards by name, with descriptions of these sizes."""
-    return [{"name": f"t{number}", "description": "x" * size} for number, size in enumerate(sizes)][::-1]
+    return [{"name": f"t{number}", "description": "x" * size} for number, size in enumerate(sizes)][
+        ::-1
+    ]
 
 
 @pytest.mark.attack
@@ -118,26 +143,45 @@ def test_definitions_beyond_the_limit_of_bytes_are_left_out_and_named():
     kept, problems = limit_bytes(listed, "", Limits(definition_bytes=1_000))
     assert [tool["name"] for tool in kept["tool"]] == ["t1", "t0"]
     assert kept["prompt"] == ()
-    assert [said.partition(":")[0] for said in problems] == ["2 of 4 tools are not used", "1 of 1 prompts are not used"]
+    assert [said.partition(":")[0] for said in problems] == [
+        "2 of 4 tools are not used",
+        "1 of 1 prompts are not used",
+    ]
 
 
 def test_definitions_within_the_limit_of_bytes_stay_in_their_order():
     listed = {"tool": definitions(400, 400), "prompt": [{"name": "p"}]}
-    assert limit_bytes(listed, "", Limits()) == ({kind: tuple(items) for kind, items in listed.items()}, [])
+    assert limit_bytes(listed, "", Limits()) == (
+        {kind: tuple(items) for kind, items in listed.items()},
+        [],
+    )
 
 
 @pytest.mark.attack
 def test_instructions_count_with_each_tool():
-    kept, problems = limit_bytes({"tool": definitions(1, 1, 1)}, "i" * 400, Limits(definition_bytes=1_000))
+    kept, problems = limit_bytes(
+        {"tool": definitions(1, 1, 1)}, "i" * 400, Limits(definition_bytes=1_000)
+    )
     assert (len(kept["tool"]), len(problems)) == (2, 1)
 
 
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        (1_000_001, 1_000_001), ("1000001", 1_000_001), (1_000_001.0, 1_000_001), (3, None), ("3", None), ("f1", None), (None, None),
-        (True, None), (1_000_001.5, None), (float("inf"), None), ("9" * 40, None), ([1_000_001], None), ("\u0661000001", None),
+        (1_000_001, 1_000_001),
+        ("1000001", 1_000_001),
+        (1_000_001.0, 1_000_001),
+        (3, None),
+        ("3", None),
+        ("f1", None),
+        (None, None),
+        (True, None),
+        (1_000_001.5, None),
+        (float("inf"), None),
+        ("9" * 40, None),
+        ([1_000_001], None),
+        ("\u0661000001", None),
     ],
-)  # fmt: skip
+)
 def test_an_id_of_ours_is_known_as_number_or_text_and_no_other_is(value: object, found: int | None):
     assert own_id(value) == found

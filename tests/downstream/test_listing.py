@@ -25,7 +25,8 @@ def tool(text: str) -> dict[str, Any]:
 
 @dataclass
 class Edited(Echo):
-    """Its tool list changes with every reading, and ``slow`` readings (by number) take as long as ``release``."""
+    """Its tool list changes with every reading, and ``slow`` readings (by number) take as long as
+    ``release``."""
 
     era: str = "legacy"
     slow: tuple[int, ...] = ()
@@ -33,7 +34,9 @@ class Edited(Echo):
     lists: int = 0
     release: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] == "tools/list":
             self.lists += 1
             number = self.lists
@@ -49,11 +52,18 @@ class Edited(Echo):
 
 
 def execution(support: str) -> dict[str, Any]:
-    return {"name": support, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+    return {
+        "name": support,
+        "inputSchema": {"type": "object"},
+        "execution": {"taskSupport": support},
+    }
 
 
 def mirrored(name: str, header: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": header}}}
+    schema = {
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": header}},
+    }
     return {"name": name, "inputSchema": schema}
 
 
@@ -64,7 +74,9 @@ async def test_a_tool_that_runs_only_as_an_older_task_is_left_out_and_said(bench
         found = await here.pool.discover(1)
         assert [each["name"] for each in found.tools] == ["optional", "forbidden"]
         assert found.tools[0]["execution"] == {"taskSupport": "optional"}
-        assert found.problems == ("Tool required runs only as a task of MCP 2025-11-25, which is not supported.",)
+        assert found.problems == (
+            "Tool required runs only as a task of MCP 2025-11-25, which is not supported.",
+        )
         await here.pool.close()
 
 
@@ -102,7 +114,8 @@ async def test_an_older_list_never_replaces_a_newer_one(bench: Make):
         older = asyncio.create_task(here.pool.discover(1))
         await until(lambda: server.lists == 2)
         newer = asyncio.create_task(here.pool.discover(1))
-        asyncio.get_running_loop().call_later(0.3, server.release.set)  # time enough for the newer to be answered
+        # time enough for the newer to be answered
+        asyncio.get_running_loop().call_later(0.3, server.release.set)
         await asyncio.gather(older, newer)
         assert newer.result().tools[0]["description"] == "text 3"
         assert description(here) == "text 3"
@@ -166,13 +179,19 @@ class Drops(Echo):
             found["capabilities"] = {"tools": {"listChanged": True}}
         return found
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "subscriptions/listen":
             return await super().answer(request, message, writer)
         self.listens += 1
         meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
         params = {"_meta": meta, "notifications": {"toolsListChanged": True}}
-        ack = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+        ack = {
+            "jsonrpc": "2.0",
+            "method": "notifications/subscriptions/acknowledged",
+            "params": params,
+        }
         writer.write(head(200, content_type="text/event-stream") + event(ack))
         return False
 

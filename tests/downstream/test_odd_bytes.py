@@ -1,4 +1,5 @@
-"""Bytes of servers that are not quite those of the protocol: half characters, byte order marks, heartbeats, batches of one."""
+"""Bytes of servers that are not quite those of the protocol: half characters, byte order marks,
+heartbeats, batches of one."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ REPAIRED = {
     rb'{"a":"\ude00 \ud83d\ude00 \ud83dx"}': {"a": "\ufffd \U0001f600 \ufffdx"},
     rb'{"\ud83d":"\\ud83d"}': {"\ufffd": "\\ud83d"},
     b'{"a":"\xed\xa0\xbd","b":1.0}': {"a": "\ufffd\ufffd\ufffd", "b": 1.0},
-    b'{"a":"\xb0\xa1","n":12345678901234567890123}': {"a": "\ufffd\ufffd", "n": 12345678901234567890123},
+    b'{"a":"\xb0\xa1","n":12345678901234567890123}': {
+        "a": "\ufffd\ufffd",
+        "n": 12345678901234567890123,
+    },
 }
 
 
@@ -39,7 +43,9 @@ def test_characters_that_are_not_unicode_are_replaced_and_the_rest_stays(data: b
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("data", [b"{", b"NaN", b'{"a":Infinity}', b"", b"\xff\xfe", b'{"a":1}x', b'{"a":1e400}'])
+@pytest.mark.parametrize(
+    "data", [b"{", b"NaN", b'{"a":Infinity}', b"", b"\xff\xfe", b'{"a":1}x', b'{"a":1e400}']
+)
 def test_what_is_not_json_stays_unreadable(data: bytes):
     assert repair_text(data) is None
     with pytest.raises(ProtocolError):
@@ -59,14 +65,21 @@ def test_a_byte_order_mark_and_a_batch_of_one_are_read():
 def test_streams_are_read_whatever_their_line_ends_are(ends: bytes, size: int):
     lines = [b"event: one", b"data: 1", b"data: 2", b"", b": word", b"id: 7", b"data: 3", b"", b""]
     stream = BOM + ends.join(lines)
-    reader, found = EventReader(100), []
+    reader = EventReader(100)
+    found = []
     for start in range(0, len(stream), size):
         found += reader.feed(stream[start : start + size])
     assert [(each.kind, each.data) for each in found] == [("one", b"1\n2"), ("message", b"3")]
     assert reader.last_id == "7"
 
 
-HALVES = ["halves in a list", "halves in instructions", "halves in a result", "halves in an error", "other bytes"]
+HALVES = [
+    "halves in a list",
+    "halves in instructions",
+    "halves in a result",
+    "halves in an error",
+    "other bytes",
+]
 
 
 @pytest.mark.fault
@@ -85,13 +98,22 @@ async def test_half_a_character_costs_no_tool_and_no_answer(bench: Make, where: 
     if where in ("halves in a result", "other bytes"):
         text = (await here.call("pid"))["content"][0]["text"]
         assert "\N{REPLACEMENT CHARACTER}" in text
-    await until(lambda: any("not valid Unicode" in each.detail for each in here.events if each.kind == "log"))
+    await until(
+        lambda: any(
+            "not valid Unicode" in each.detail for each in here.events if each.kind == "log"
+        )
+    )
 
 
 HEARTBEATS = {
-    "json": b'data: {"type":"heartbeat"}\n\n', "text": b"data: ping\n\n", "done": b"data: [DONE]\n\n",
-    "a list": b"data: [1]\n\n", "half": b'data: {"jsonrpc":\n\n', "empty": b"data:\n\n", "an event": b"event: ping\ndata: {}\n\n",
-}  # fmt: skip
+    "json": b'data: {"type":"heartbeat"}\n\n',
+    "text": b"data: ping\n\n",
+    "done": b"data: [DONE]\n\n",
+    "a list": b"data: [1]\n\n",
+    "half": b'data: {"jsonrpc":\n\n',
+    "empty": b"data:\n\n",
+    "an event": b"event: ping\ndata: {}\n\n",
+}
 
 
 class Stream(Echo):
@@ -99,20 +121,31 @@ class Stream(Echo):
 
     before: bytes = b""
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         reply = {"jsonrpc": "2.0", "id": message["id"], "result": self.result(request, message)}
         if reply["result"] is None:
-            reply = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "none"}}
+            reply = {
+                "jsonrpc": "2.0",
+                "id": message["id"],
+                "error": {"code": -32601, "message": "none"},
+            }
         body = self.before + event(reply) + self.before
         headers = {"mcp_session_id": self.session} if message["method"] == "initialize" else {}
-        writer.write(head(200, content_type="text/event-stream", content_length=str(len(body)), **headers) + body)
+        writer.write(
+            head(200, content_type="text/event-stream", content_length=str(len(body)), **headers)
+            + body
+        )
         return True
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("beat", HEARTBEATS)
-async def test_heartbeats_in_a_stream_cost_neither_the_handshake_nor_a_call(bench: Make, beat: str, era: str):
+async def test_heartbeats_in_a_stream_cost_neither_the_handshake_nor_a_call(
+    bench: Make, beat: str, era: str
+):
     server = Stream(era=era)
     server.before = HEARTBEATS[beat]
     async with fake_http(server):
@@ -125,12 +158,20 @@ class Bytes(Echo):
     write: Callable[[bytes], bytes] = staticmethod(lambda body: body)
     kind = "application/json"
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         result = self.result(request, message)
-        reply = {"result": result} if result is not None else {"error": {"code": -32601, "message": "none"}}
+        reply = (
+            {"result": result}
+            if result is not None
+            else {"error": {"code": -32601, "message": "none"}}
+        )
         body = self.write(json.dumps({"jsonrpc": "2.0", "id": message["id"]} | reply).encode())
         headers = {"mcp_session_id": self.session} if message["method"] == "initialize" else {}
-        writer.write(head(200, content_type=self.kind, content_length=str(len(body)), **headers) + body)
+        writer.write(
+            head(200, content_type=self.kind, content_length=str(len(body)), **headers) + body
+        )
         return True
 
 
@@ -153,7 +194,9 @@ async def test_odd_bodies_are_read_as_the_official_clients_read_them(bench: Make
 
 @pytest.mark.fault
 @pytest.mark.parametrize("ends", [b"\r", b"\r\n"])
-async def test_a_stream_with_a_byte_order_mark_and_other_line_ends_is_read(bench: Make, ends: bytes):
+async def test_a_stream_with_a_byte_order_mark_and_other_line_ends_is_read(
+    bench: Make, ends: bytes
+):
     server = Bytes(era="legacy")
     server.kind = "text/event-stream"
     server.write = lambda body: BOM + b"data: " + body + ends + ends

@@ -1,4 +1,5 @@
-"""Servers in use that say more, or other things, than a host expects. None of it costs a call or the connection."""
+"""Servers in use that say more, or other things, than a host expects. None of it costs a call or
+the connection."""
 
 from __future__ import annotations
 
@@ -35,16 +36,25 @@ async def test_a_call_that_the_server_cancels_ends_at_once_and_may_have_run(benc
         await here.call("cancels")
     assert caught.value.sent
     assert (await here.call("notes"))["content"][0]["text"] == "noted"  # on the same connection
-    assert [each.state for each in here.events if each.kind == "state"] == ["connecting", "connected"]
+    assert [each.state for each in here.events if each.kind == "state"] == [
+        "connecting",
+        "connected",
+    ]
 
 
 class Cancels(Echo):
     """Says in the stream of a call that it has cancelled it, and keeps the stream open."""
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "tools/call":
             return await super().answer(request, message, writer)
-        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": message["id"]}}
+        note = {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": message["id"]},
+        }
         writer.write(head(200, content_type="text/event-stream") + event(note))
         await writer.drain()
         await asyncio.Event().wait()
@@ -61,7 +71,14 @@ async def test_a_call_over_http_that_the_server_cancels_ends_at_once(bench: Make
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"), [("notes", "noted"), ("errors", "ran"), ("twice", "first"), ("progress", "ran"), ("logs", "ran")]
+    ("tool", "said"),
+    [
+        ("notes", "noted"),
+        ("errors", "ran"),
+        ("twice", "first"),
+        ("progress", "ran"),
+        ("logs", "ran"),
+    ],
 )
 async def test_what_nobody_asked_for_costs_nothing(bench: Make, tool: str, said: str):
     here = bench(odd(limits=UNENDING))
@@ -91,10 +108,13 @@ async def test_an_error_without_an_id_ends_none_of_several_calls(bench: Make):
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_an_error_that_may_be_for_a_notification_ends_no_call(monkeypatch: pytest.MonkeyPatch, answered: bool):
+async def test_an_error_that_may_be_for_a_notification_ends_no_call(
+    monkeypatch: pytest.MonkeyPatch, answered: bool
+):
     """It is, unless the server has answered a request that was sent after the notification."""
     monkeypatch.setattr(nameless, "GRACE_SECONDS", 0.0)
-    errors, waiting = nameless.NamelessErrors(), SimpleNamespace(future=asyncio.Future(), nameless="", number=0)
+    errors = nameless.NamelessErrors()
+    waiting = SimpleNamespace(future=asyncio.Future(), nameless="", number=0)
     errors.count_other()
     number = errors.count_request()
     if answered:
@@ -109,16 +129,22 @@ async def test_an_error_that_may_be_for_a_notification_ends_no_call(monkeypatch:
 async def test_a_burst_of_changed_resources_ends_no_call(bench: Make):
     here = bench(odd(limits=UNENDING))
     assert (await here.call("updates"))["content"][0]["text"] == "ran"
-    assert [each.state for each in here.events if each.kind == "state"] == ["connecting", "connected"]
+    assert [each.state for each in here.events if each.kind == "state"] == [
+        "connecting",
+        "connected",
+    ]
 
 
 class Tells(Echo):
     """Tells of a changed resource, and of a page that is done with, in the stream of a call."""
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] == "resources/subscribe":
             writer.write(
-                head(200, content_type="application/json") + b'{"jsonrpc":"2.0","id":%d,"result":{}}' % message["id"]
+                head(200, content_type="application/json")
+                + b'{"jsonrpc":"2.0","id":%d,"result":{}}' % message["id"]
             )
             return False
         if message["method"] != "tools/call":
@@ -128,8 +154,12 @@ class Tells(Echo):
             ("resources/updated", {"uri": "docs://a"}),
             ("elicitation/complete", {"elicitationId": "e1"}),
         ):
-            writer.write(event({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}))
-        writer.write(event({"jsonrpc": "2.0", "id": message["id"], "result": self.result(request, message)}))
+            writer.write(
+                event({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params})
+            )
+        writer.write(
+            event({"jsonrpc": "2.0", "id": message["id"], "result": self.result(request, message)})
+        )
         return False
 
 
@@ -150,7 +180,8 @@ class Channel:
 
 
 async def test_what_an_older_http_server_tells_in_a_calls_own_stream_is_heard(bench: Make):
-    changed, channel = asyncio.Event(), Channel()
+    changed = asyncio.Event()
+    channel = Channel()
     async with fake_http(Tells(era="legacy")) as server:
         here = bench(http_target(server.url, limits=UNENDING))
         await here.pool.watches.add(1, "docs://a", changed.set, patience=HANG_LIMIT)
@@ -168,7 +199,9 @@ async def test_a_ping_is_answered_while_a_call_waits(bench: Make):
 
 
 @pytest.mark.parametrize("mode", ["null_lists", "answers_notes"])
-async def test_lists_that_are_null_and_errors_for_notifications_cost_no_tool(bench: Make, mode: str):
+async def test_lists_that_are_null_and_errors_for_notifications_cost_no_tool(
+    bench: Make, mode: str
+):
     here = bench(odd(mode, limits=UNENDING))
     found = await here.pool.discover(1)
     assert len(found.tools) == 9

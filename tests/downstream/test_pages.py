@@ -1,4 +1,5 @@
-"""Lists of servers whose cursors are odd, or that do not list one of the kinds that they say they have."""
+"""Lists of servers whose cursors are odd, or that do not list one of the kinds that they say they
+have."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from mcpregistry.downstream.pool.listing import MAX_PAGES, list_pages, read_offe
 
 
 class Asked:
-    """A server that answers each question for a page with what ``page`` makes of its number and its cursor."""
+    """A server that answers each question for a page with what ``page`` makes of its number and its
+    cursor."""
 
     def __init__(self, page: Callable[[int, str | None], dict[str, Any]]) -> None:
         self.cursors: list[str | None] = []
@@ -31,15 +33,31 @@ def tools(*names: str) -> list[dict[str, Any]]:
 
 
 PAGES: dict[str, tuple[Callable[[int, str | None], dict[str, Any]], list[str], int]] = {
-    "an empty cursor on the last page": (lambda n, c: {"tools": tools("a"), "nextCursor": ""}, ["a"], 2),
-    "an empty cursor that is one": (
-        lambda n, c: {"tools": tools("a"), "nextCursor": ""} if c is None else {"tools": tools("b")}, ["a", "b"], 2,
+    "an empty cursor on the last page": (
+        lambda n, c: {"tools": tools("a"), "nextCursor": ""},
+        ["a"],
+        2,
     ),
-    "the same cursor and page again": (lambda n, c: {"tools": tools("a"), "nextCursor": "p2"}, ["a"], 2),
-    "the same cursor with other pages": (lambda n, c: {"tools": tools(f"t{n}"), "nextCursor": "p"}, ["t1", "t2"], 2),
+    "an empty cursor that is one": (
+        lambda n, c: (
+            {"tools": tools("a"), "nextCursor": ""} if c is None else {"tools": tools("b")}
+        ),
+        ["a", "b"],
+        2,
+    ),
+    "the same cursor and page again": (
+        lambda n, c: {"tools": tools("a"), "nextCursor": "p2"},
+        ["a"],
+        2,
+    ),
+    "the same cursor with other pages": (
+        lambda n, c: {"tools": tools(f"t{n}"), "nextCursor": "p"},
+        ["t1", "t2"],
+        2,
+    ),
     "no cursor but null": (lambda n, c: {"tools": tools("a"), "nextCursor": None}, ["a"], 1),
     "a cursor that is a number": (lambda n, c: {"tools": tools("a"), "nextCursor": 5}, ["a"], 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", PAGES)
@@ -60,24 +78,41 @@ async def test_a_list_without_an_end_is_cut_and_said():
 
 
 ALL = Discovery(
-    tools=(), problems=(), era="legacy", protocol_version="2025-11-25", timings={}, instructions="", server_info={},
+    tools=(),
+    problems=(),
+    era="legacy",
+    protocol_version="2025-11-25",
+    timings={},
+    instructions="",
+    server_info={},
     capabilities={"tools": {}, "prompts": {}, "resources": {}},
-)  # fmt: skip
+)
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize(
     "error",
-    [None, ProtocolError("boom"), TimedOut("late"), ConnectionFailed("The server answered HTTP 500.")],
+    [
+        None,
+        ProtocolError("boom"),
+        TimedOut("late"),
+        ConnectionFailed("The server answered HTTP 500."),
+    ],
     ids=["it hangs", "refused", "timeout", "HTTP 500"],
 )
-async def test_a_list_of_prompts_that_fails_or_hangs_costs_the_prompts_alone(error: DownstreamError | None):
+async def test_a_list_of_prompts_that_fails_or_hangs_costs_the_prompts_alone(
+    error: DownstreamError | None,
+):
     async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "prompts/list":
             if error is not None:
                 raise error
             await asyncio.Event().wait()
-        lists = {"tools/list": "tools", "resources/list": "resources", "resources/templates/list": "resourceTemplates"}
+        lists = {
+            "tools/list": "tools",
+            "resources/list": "resources",
+            "resources/templates/list": "resourceTemplates",
+        }
         what = lists[method]
         return {what: tools("a") if what == "tools" else []}
 
@@ -85,4 +120,6 @@ async def test_a_list_of_prompts_that_fails_or_hangs_costs_the_prompts_alone(err
     assert [tool["name"] for tool in found.tools] == ["a"]
     assert "prompt" not in found.others
     (said,) = found.problems
-    assert said == (error.message if error else "The server did not list its prompts within 0.1 seconds.")
+    assert said == (
+        error.message if error else "The server did not list its prompts within 0.1 seconds."
+    )

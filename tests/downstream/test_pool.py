@@ -13,7 +13,14 @@ from typing import Any, cast
 
 import pytest
 
-from mcpregistry.domain.errors import AuthFailed, Busy, ConnectionFailed, DownstreamError, NotFound, TimedOut
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    Busy,
+    ConnectionFailed,
+    DownstreamError,
+    NotFound,
+    TimedOut,
+)
 from mcpregistry.domain.servers.health import backoff
 from mcpregistry.downstream.pool.followers import follow_on
 from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
@@ -32,7 +39,9 @@ MOST = 10  # times as long as alone: more than a busy machine adds to the best o
 
 
 async def heard(path: Path, method: str) -> dict:
-    return await until(lambda: next((found for found in noted(path) if found.get("method") == method), None))
+    return await until(
+        lambda: next((found for found in noted(path) if found.get("method") == method), None)
+    )
 
 
 # -- cancellation and progress ---------------------------------------------------------------------
@@ -72,7 +81,9 @@ async def test_progress_reaches_only_its_own_call(bench: Make):
     steps = {number: seen.setdefault(number, []).append for number in (2, 3, 4)}
     await asyncio.gather(
         *(
-            here.call("count", b'{"steps":%d}' % number, on_progress=lambda done, *_, add=add: add(done))
+            here.call(
+                "count", b'{"steps":%d}' % number, on_progress=lambda done, *_, add=add: add(done)
+            )
             for number, add in steps.items()
         ),
         here.call("count", b'{"steps":5}'),
@@ -85,7 +96,9 @@ async def test_progress_reaches_only_its_own_call(bench: Make):
 
 @pytest.mark.fault
 async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
-    here = bench(stdio_target("hostile", limits={"max_concurrency": 50}), stdio_target("echo", server_id=2))
+    here = bench(
+        stdio_target("hostile", limits={"max_concurrency": 50}), stdio_target("echo", server_id=2)
+    )
     await here.pool.connect(1)
     await here.pool.connect(2)
     await asyncio.gather(*(here.pool.call(2, "echo", b"{}") for _ in range(100)))
@@ -99,10 +112,14 @@ async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
         return statistics.median(took)
 
     # What else the machine does comes and goes: of several looks, the best of each kind.
-    alone, beside = [], []
+    alone = []
+    beside = []
     while len(beside) < 6 and not (beside and min(beside) < min(alone) * MOST):
         alone.append(await time_call())
-        hung = [asyncio.create_task(here.pool.call(1, "hang", b"{}", timeout=10_000.0)) for _ in range(50)]
+        hung = [
+            asyncio.create_task(here.pool.call(1, "hang", b"{}", timeout=10_000.0))
+            for _ in range(50)
+        ]
         await asyncio.sleep(0)
         beside.append(await time_call())
         for call in hung:
@@ -115,7 +132,9 @@ async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
 async def test_servers_connect_side_by_side(bench: Make):
     mute = stdio_target("mute", limits={"connect_timeout": 10_000.0})
     here = bench(
-        mute, stdio_target("echo", server_id=2), stdio_target("mute", server_id=3, limits={"connect_timeout": 1.0})
+        mute,
+        stdio_target("echo", server_id=2),
+        stdio_target("mute", server_id=3, limits={"connect_timeout": 1.0}),
     )
     silent = asyncio.create_task(here.pool.connect(1))
     await here.pool.call(2, "echo", b"{}")
@@ -165,7 +184,8 @@ async def test_a_full_queue_answers_busy_at_once_and_a_cancelled_waiter_gives_up
 async def test_a_place_given_to_a_waiter_that_is_cancelled_is_passed_on():
     gate = Gate(1)
     await gate.enter()
-    first, second = asyncio.create_task(gate.enter()), asyncio.create_task(gate.enter())
+    first = asyncio.create_task(gate.enter())
+    second = asyncio.create_task(gate.enter())
     await asyncio.sleep(0)
     gate.leave()
     first.cancel()
@@ -224,7 +244,10 @@ async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path)
     await here.event("state", "connected")
     assert here.pool.states()[1].state == "connected"
     moves = [(event.state, event.at) for event in here.events if event.kind == "state"]
-    assert [state for state, _ in moves] == ["connecting", "reconnecting"] * 2 + ["connecting", "connected"]
+    assert [state for state, _ in moves] == ["connecting", "reconnecting"] * 2 + [
+        "connecting",
+        "connected",
+    ]
     first, second = (moves[later][1] - moves[later - 1][1] for later in (2, 4))
     assert first >= backoff(1, chance=0) - 0.05
     assert second >= backoff(2, chance=0) - 0.05 > backoff(1, chance=0)
@@ -244,7 +267,9 @@ async def test_a_manual_server_is_not_started_by_a_call(bench: Make):
 
 
 @pytest.mark.parametrize("protocol", ["legacy", "modern"])
-async def test_a_changed_tool_list_is_read_again_and_told(bench: Make, tmp_path: Path, protocol: str):
+async def test_a_changed_tool_list_is_read_again_and_told(
+    bench: Make, tmp_path: Path, protocol: str
+):
     path = tmp_path / "journal"
     here = bench(stdio_target("mutate", protocol=protocol, env={"FAKE_JOURNAL": str(path)}))
     first = await here.pool.discover(1)
@@ -254,7 +279,10 @@ async def test_a_changed_tool_list_is_read_again_and_told(bench: Make, tmp_path:
     await here.call("mutate")
     told = await here.event("tools_changed")
     assert told.discovery is not None
-    assert [(tool["name"], tool["description"]) for tool in told.discovery.tools] == [("mutate", "1"), ("extra", "")]
+    assert [(tool["name"], tool["description"]) for tool in told.discovery.tools] == [
+        ("mutate", "1"),
+        ("extra", ""),
+    ]
 
 
 @pytest.mark.parametrize("protocol", ["legacy", "modern"])
@@ -275,7 +303,11 @@ async def test_a_reconnect_reads_the_tools_again(bench: Make):
     await here.pool.connect(1)
     here.targets[1] = replace(here.targets[1], env={"FAKE_TOOLS": "3"})
     await here.pool.reconnect(1)
-    counts = [len(event.discovery.tools) for event in here.events if event.discovery and event.state == "connected"]
+    counts = [
+        len(event.discovery.tools)
+        for event in here.events
+        if event.discovery and event.state == "connected"
+    ]
     assert counts == [2, 3]
 
 
@@ -283,13 +315,17 @@ async def test_a_reconnect_reads_the_tools_again(bench: Make):
 async def test_all_pages_are_read(bench: Make, tools: int, page: int):
     here = bench(stdio_target("many", env={"FAKE_TOOLS": str(tools), "FAKE_PAGE": str(page)}))
     discovery = await here.pool.discover(1)
-    assert [tool["name"] for tool in discovery.tools] == [f"tool_{number}" for number in range(tools)]
+    assert [tool["name"] for tool in discovery.tools] == [
+        f"tool_{number}" for number in range(tools)
+    ]
     assert discovery.server_info["name"] == "many"
     assert discovery.instructions == "instructions of many"
 
 
 async def test_unusable_definitions_are_named_and_do_not_hide_the_others(bench: Make):
-    discovery = await bench(stdio_target("many", env={"FAKE_TOOLS": "2", "FAKE_BAD": "1"})).pool.discover(1)
+    discovery = await bench(
+        stdio_target("many", env={"FAKE_TOOLS": "2", "FAKE_BAD": "1"})
+    ).pool.discover(1)
     assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1"]
     assert len(discovery.problems) == 4
     assert any("long" in problem for problem in discovery.problems)
@@ -297,7 +333,9 @@ async def test_unusable_definitions_are_named_and_do_not_hide_the_others(bench: 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("page", [0, 2])
-async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_is_said(bench: Make, page: int):
+async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_is_said(
+    bench: Make, page: int
+):
     env = {"FAKE_TOOLS": "9", "FAKE_PAGE": str(page), "FAKE_BACKWARDS": "1"}
     discovery = await bench(stdio_target("many", env=env, limits={"max_tools": 4})).pool.discover(1)
     assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1", "tool_2", "tool_3"]
@@ -328,12 +366,19 @@ async def test_a_server_with_a_call_in_flight_is_not_idle(bench: Make):
     assert await here.call("count", b'{"steps":10,"pause":0.05}')
 
 
-async def test_reconfigure_retires_what_changed_after_its_calls_and_leaves_the_rest(bench: Make, tmp_path: Path):
-    here = bench(stdio_target("slow"), stdio_target("echo", server_id=2), stdio_target("echo", server_id=3))
+async def test_reconfigure_retires_what_changed_after_its_calls_and_leaves_the_rest(
+    bench: Make, tmp_path: Path
+):
+    here = bench(
+        stdio_target("slow"), stdio_target("echo", server_id=2), stdio_target("echo", server_id=3)
+    )
     for server_id in (1, 2, 3):
         await here.pool.connect(server_id)
-    sent, done = asyncio.Event(), tmp_path / "done"
-    running = asyncio.create_task(here.call("count", b'{"until":"%s"}' % str(done).encode(), on_sent=sent.set))
+    sent = asyncio.Event()
+    done = tmp_path / "done"
+    running = asyncio.create_task(
+        here.call("count", b'{"until":"%s"}' % str(done).encode(), on_sent=sent.set)
+    )
     await sent.wait()
     pids = {server_id: state.pid for server_id, state in here.pool.states().items()}
     here.targets[1] = replace(here.targets[1], revision=2)
@@ -370,7 +415,10 @@ async def test_closing_while_connecting_leaves_nothing(bench: Make):
 
 
 async def test_a_probe_measures_a_server_of_either_era(bench: Make):
-    here = bench(stdio_target("echo", protocol="legacy"), stdio_target("echo", server_id=2, protocol="modern"))
+    here = bench(
+        stdio_target("echo", protocol="legacy"),
+        stdio_target("echo", server_id=2, protocol="modern"),
+    )
     for server_id in (1, 2):
         await here.pool.connect(server_id)
         started = time.monotonic()
@@ -378,7 +426,7 @@ async def test_a_probe_measures_a_server_of_either_era(bench: Make):
         assert 0 < milliseconds <= (time.monotonic() - started) * 1000
 
 
-# -- tests of servers -------------------------------------------------------------------------------
+# -- tests of servers ------------------------------------------------------------------------------
 
 
 async def test_a_test_reports_everything_with_a_connection_of_its_own():
@@ -391,7 +439,9 @@ async def test_a_test_reports_everything_with_a_connection_of_its_own():
 
 
 async def test_a_failed_test_says_why_and_shows_the_servers_words():
-    report = await probe_once(stdio_target("crash", env={"FAKE_CRASH": "start"}), None, Progress(), send_only)
+    report = await probe_once(
+        stdio_target("crash", env={"FAKE_CRASH": "start"}), None, Progress(), send_only
+    )
     assert not report.ok
     assert report.error is not None
     assert report.error.code == "CONNECTION_FAILED"
@@ -399,7 +449,9 @@ async def test_a_failed_test_says_why_and_shows_the_servers_words():
 
 
 async def test_a_test_of_a_mute_server_ends_with_its_deadline():
-    report = await probe_once(stdio_target("mute", limits={"connect_timeout": 1.0}), None, Progress(), send_only)
+    report = await probe_once(
+        stdio_target("mute", limits={"connect_timeout": 1.0}), None, Progress(), send_only
+    )
     assert report.error is not None
     assert report.error.code == "TIMEOUT"
 
@@ -454,7 +506,9 @@ async def test_a_credential_that_is_refused_in_a_call_is_not_offered_with_the_ne
 
 
 @pytest.mark.fault
-async def test_a_call_that_broke_its_server_is_sent_again_only_if_it_is_marked_idempotent(bench: Make, tmp_path: Path):
+async def test_a_call_that_broke_its_server_is_sent_again_only_if_it_is_marked_idempotent(
+    bench: Make, tmp_path: Path
+):
     path = tmp_path / "journal"
     here = bench(stdio_target("crash", resend="always", env={"FAKE_JOURNAL": str(path)}))
     for idempotent, sent in ((False, 1), (True, 3)):
@@ -469,7 +523,9 @@ async def test_a_call_that_broke_its_server_is_sent_again_only_if_it_is_marked_i
 
 
 def numbered(count: int, **fields: object) -> list:
-    return [replace(stdio_target("echo"), server_id=number, **fields) for number in range(1, count + 1)]
+    return [
+        replace(stdio_target("echo"), server_id=number, **fields) for number in range(1, count + 1)
+    ]
 
 
 def alive(here: Bench) -> list[int]:
@@ -519,7 +575,9 @@ async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
     here.pool._most = 2
     await here.pool.connect(2)
     sent = asyncio.Event()
-    call = asyncio.create_task(here.pool.call(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set))
+    call = asyncio.create_task(
+        here.pool.call(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set)
+    )
     await sent.wait()
     with pytest.raises(Busy, match="All 2 connections of this process") as refused:
         await here.pool.call(3, "echo", b"{}")
@@ -542,9 +600,12 @@ async def test_a_connection_that_ends_before_its_server_took_a_subscription_leav
             await asyncio.Event().wait()
             yield
 
-    watched, before = Watched(), asyncio.all_tasks()
+    watched = Watched()
+    before = asyncio.all_tasks()
     end, _ = watched.add("file:///a", lambda: None)
-    following = asyncio.ensure_future(follow_on(cast(Any, Mute()), cast(Any, Mute()), watched, True))
+    following = asyncio.ensure_future(
+        follow_on(cast(Any, Mute()), cast(Any, Mute()), watched, True)
+    )
     await until(lambda: len(asyncio.all_tasks() - before) >= 2)  # its stream, and who waits for it
     following.cancel()
     await asyncio.wait({following})

@@ -1,4 +1,5 @@
-"""Questions that an older server asks on a pipe, while its calls wait: whose they are, and what becomes of them."""
+"""Questions that an older server asks on a pipe, while its calls wait: whose they are, and what
+becomes of them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ FORM = {"elicitation": {"form": {}}}
 
 
 def asking(*kinds: str, **changes: Any) -> Target:
-    return stdio_target("asker", protocol="legacy", env={"FAKE_ERA": "legacy"}, questions=frozenset(kinds), **changes)
+    return stdio_target(
+        "asker",
+        protocol="legacy",
+        env={"FAKE_ERA": "legacy"},
+        questions=frozenset(kinds),
+        **changes,
+    )
 
 
 class Person:
@@ -33,7 +40,8 @@ class Person:
 
     def __init__(self, *, ready: bool = True) -> None:
         self.asked: list[Any] = []
-        self.ready, self.gone = asyncio.Event(), False
+        self.ready = asyncio.Event()
+        self.gone = False
         if ready:
             self.ready.set()
 
@@ -55,11 +63,13 @@ def said(result: dict[str, Any]) -> Any:
 
 
 async def test_the_only_call_that_is_out_is_asked_and_its_time_stands_still(bench: Make):
-    here, person = bench(asking("elicitation")), Person(ready=False)
+    here = bench(asking("elicitation"))
+    person = Person(ready=False)
     await here.pool.connect(1)
     call = asyncio.create_task(here.call("ask", host=person.host(), timeout=2 * SENDING))
     await until(lambda: person.asked)
-    asyncio.get_running_loop().call_later(2 * SENDING + 0.5, person.ready.set)  # more than the call's time
+    # more than the call's time
+    asyncio.get_running_loop().call_later(2 * SENDING + 0.5, person.ready.set)
     assert said(await call) == {"action": "accept", "content": {"ok": True}}
     assert person.asked == ["The server asker asks: Sure?"]
 
@@ -67,10 +77,13 @@ async def test_the_only_call_that_is_out_is_asked_and_its_time_stands_still(benc
 async def test_of_two_calls_on_one_connection_neither_is_asked_but_each_on_its_own(bench: Make):
     here = bench(asking("elicitation"))
     await here.pool.connect(1)
-    first, second = Person(ready=False), Person()
+    first = Person(ready=False)
+    second = Person()
     waiting = asyncio.create_task(here.call("ask", host=first.host(), caller="a1/stdio"))
     await until(lambda: first.asked)
-    assert "it is not known which of them to ask" in said(await here.call("ask", host=second.host(), caller="a2/stdio"))
+    assert "it is not known which of them to ask" in said(
+        await here.call("ask", host=second.host(), caller="a2/stdio")
+    )
     assert said(await here.call("ask", host=second.host(), session="b/1"))["action"] == "accept"
     first.ready.set()
     assert said(await waiting)["action"] == "accept"
@@ -81,7 +94,8 @@ async def test_of_two_calls_on_one_connection_neither_is_asked_but_each_on_its_o
 async def test_parallel_calls_of_one_host_can_ask_it(bench: Make, caller: str):
     here = bench(asking("elicitation"))
     await here.pool.connect(1)
-    first, second = Person(ready=False), Person()
+    first = Person(ready=False)
+    second = Person()
     waiting = asyncio.create_task(here.call("ask", host=first.host(), caller=caller))
     await until(lambda: first.asked)
     assert said(await here.call("ask", host=second.host(), caller=caller))["action"] == "accept"
@@ -96,10 +110,13 @@ async def test_hosts_that_name_no_session_are_not_taken_for_one(bench: Make, cal
     """A second window of the same agent over HTTP has the same key."""
     here = bench(asking("elicitation"))
     await here.pool.connect(1)
-    first, second = Person(ready=False), Person()
+    first = Person(ready=False)
+    second = Person()
     waiting = asyncio.create_task(here.call("ask", host=first.host(), caller=caller))
     await until(lambda: first.asked)
-    assert "it is not known which of them to ask" in said(await here.call("ask", host=second.host(), caller=caller))
+    assert "it is not known which of them to ask" in said(
+        await here.call("ask", host=second.host(), caller=caller)
+    )
     assert second.asked == []
     first.ready.set()
     await waiting
@@ -108,10 +125,14 @@ async def test_hosts_that_name_no_session_are_not_taken_for_one(bench: Make, cal
 async def test_a_question_goes_on_with_another_call_when_the_one_that_was_asked_ends() -> None:
     callers = Callers()
     callers.note("a1/stdio")
-    questions, longer, shorter = Questions("asker", Redactor([]), callers), Person(), Person(ready=False)
+    questions = Questions("asker", Redactor([]), callers)
+    longer = Person()
+    shorter = Person(ready=False)
     with questions.during(longer.host()):
         with questions.during(shorter.host()):
-            answering = asyncio.ensure_future(questions.asked("elicitation/create", {"message": "Sure?"}))
+            answering = asyncio.ensure_future(
+                questions.asked("elicitation/create", {"message": "Sure?"})
+            )
             await until(lambda: shorter.asked)
             assert longer.asked == []
         assert (await answering)["action"] == "accept"
@@ -121,7 +142,8 @@ async def test_a_question_goes_on_with_another_call_when_the_one_that_was_asked_
 
 @pytest.mark.attack
 async def test_no_question_is_asked_beside_a_call_that_a_person_approved_as_it_is() -> None:
-    callers, person = Callers(), Person()
+    callers = Callers()
+    person = Person()
     callers.note("a1/stdio")
     questions = Questions("asker", Redactor([]), callers)
     with (
@@ -134,7 +156,8 @@ async def test_no_question_is_asked_beside_a_call_that_a_person_approved_as_it_i
 
 
 async def test_a_line_during_parallel_calls_of_one_host_reaches_it(bench: Make):
-    here, person = bench(asking("elicitation")), Person(ready=False)
+    here = bench(asking("elicitation"))
+    person = Person(ready=False)
     waiting = asyncio.create_task(here.call("ask", host=person.host(), caller="a1/stdio"))
     await until(lambda: person.asked)
     assert await lines_heard(here) == ["shared wire", "own stream"]
@@ -147,13 +170,19 @@ async def test_whoever_cannot_be_asked_or_does_not_answer_is_told_to_the_server(
         raise Unanswered("The host did not answer in time.")
 
     here = bench(asking("elicitation"))
-    assert "cannot answer this request" in said(await here.call("ask"))  # as what people approved is sent, too
-    assert "cannot answer this request" in said(await here.call("ask", host=Person().host(sampling={})))
-    assert "did not answer in time" in said(await here.call("ask", host=Forwarding(FORM, ask=never)))
+    # as what people approved is sent, too
+    assert "cannot answer this request" in said(await here.call("ask"))
+    assert "cannot answer this request" in said(
+        await here.call("ask", host=Person().host(sampling={}))
+    )
+    assert "did not answer in time" in said(
+        await here.call("ask", host=Forwarding(FORM, ask=never))
+    )
 
 
 async def test_a_call_that_is_cancelled_asks_nobody_any_longer(bench: Make):
-    here, person = bench(asking("elicitation")), Person(ready=False)
+    here = bench(asking("elicitation"))
+    person = Person(ready=False)
     call = asyncio.create_task(here.call("ask", host=person.host()))
     await until(lambda: person.asked)
     call.cancel()
@@ -165,7 +194,9 @@ async def test_a_call_that_is_cancelled_asks_nobody_any_longer(bench: Make):
 async def test_a_server_is_told_what_it_may_ask_and_of_a_session_what_its_host_bears(bench: Make):
     here = bench(asking("elicitation", "sampling"))
     assert said(await here.call("declared")).keys() == {"elicitation", "sampling"}
-    assert said(await here.call("declared", session="a/1", host=Person().host())).keys() == {"elicitation"}
+    assert said(await here.call("declared", session="a/1", host=Person().host())).keys() == {
+        "elicitation"
+    }
     assert said(await here.call("declared", session="a/2")) == {}
     # It may offer these less, which is nothing that the server as a whole has changed.
     assert [event for event in here.events if event.kind == "session" and event.discovery] == []
@@ -202,7 +233,8 @@ class Alone:
 async def test_outside_of_calls_only_the_host_that_has_a_connection_for_itself_is_asked_for_folders(
     shared: bool, caller: str, method: str, answered: bool
 ) -> None:
-    callers, channel = Callers(shared=shared), Alone()
+    callers = Callers(shared=shared)
+    channel = Alone()
     questions = Questions("asker", Redactor([]), callers)
     host = Forwarding({"roots": {}, "sampling": {}, **FORM}, channel=channel)  # type: ignore[arg-type]
     callers.note(caller, host)
@@ -231,7 +263,8 @@ async def test_pages_that_a_host_can_show_are_told_on_its_own_connection_alone(b
     host = Forwarding(passed(PAGES | {"experimental": {"x": {}}}))
     assert said(await here.call("declared", host=host, caller="a/1")).get("extensions") is None
     assert (
-        said(await here.call("declared", host=host, session="a/1", caller="a/1"))["extensions"] == PAGES["extensions"]
+        said(await here.call("declared", host=host, session="a/1", caller="a/1"))["extensions"]
+        == PAGES["extensions"]
     )
     assert said(await here.call("declared", session="b/1", caller="b/1")).get("extensions") is None
 
@@ -248,7 +281,8 @@ async def test_pages_that_a_host_can_show_are_told_to_a_modern_server_with_its_c
 
 
 async def test_what_is_asked_after_its_call_has_ended_reaches_no_host_and_not_without_end():
-    person, redactor = Person(), Redactor([])
+    person = Person()
+    redactor = Redactor([])
     with Questions("asker", redactor).during(person.host()) as call:
         for _ in range(100):
             await call.answer("elicitation/create", {"message": "Again?"})
@@ -265,7 +299,10 @@ async def test_a_question_that_outlives_its_posted_call_is_declined():
     person = Person(ready=False)
     with Questions("asker", Redactor([])).during(person.host()) as call:
         async with asyncio.timeout(HANG_LIMIT) as clock:
-            _let_stop(clock, Request(method="tools/call", params={}, timeout=HANG_LIMIT, patience=call.patience))
+            _let_stop(
+                clock,
+                Request(method="tools/call", params={}, timeout=HANG_LIMIT, patience=call.patience),
+            )
             asked = {"id": 1, "method": "elicitation/create", "params": {"message": "Sure?"}}
             replying = asyncio.ensure_future(reply_to(asked, call))
             await until(lambda: person.asked)
@@ -273,7 +310,8 @@ async def test_a_question_that_outlives_its_posted_call_is_declined():
 
 
 async def lines_heard(here: Bench) -> list[Any]:
-    """What the host of the only call that is out hears: lines on the shared wire, and in its own stream."""
+    """What the host of the only call that is out hears: lines on the shared wire, and in its own
+    stream."""
     connection = here.pool._slots[1].connection
     assert connection is not None
     lines: list[Any] = []
@@ -287,29 +325,45 @@ async def lines_heard(here: Bench) -> list[Any]:
 @pytest.mark.attack
 async def test_a_late_question_or_line_of_an_ended_call_reaches_no_other_host(bench: Make):
     """The server says them while only the second host's call is out."""
-    here, second = bench(asking("elicitation")), Person()
+    here = bench(asking("elicitation"))
+    second = Person()
     assert said(await here.call("declared", host=Person().host(), caller="a1/x"))
-    assert "it is not known which of them to ask" in said(await here.call("ask", host=second.host(), caller="a2/y"))
+    assert "it is not known which of them to ask" in said(
+        await here.call("ask", host=second.host(), caller="a2/y")
+    )
     assert second.asked == []
     assert await lines_heard(here) == ["own stream"]
-    assert said(await here.call("ask", host=second.host(), caller="a2/y", session="a2/y"))["action"] == "accept"
+    assert (
+        said(await here.call("ask", host=second.host(), caller="a2/y", session="a2/y"))["action"]
+        == "accept"
+    )
 
 
 @pytest.mark.attack
-async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connection_is_asked_or_told(bench: Make):
-    here, first, second = bench(asking("elicitation")), Person(ready=False), Person()
+async def test_after_a_call_that_was_given_up_no_other_host_of_a_shared_connection_is_asked_or_told(
+    bench: Make,
+):
+    here = bench(asking("elicitation"))
+    first = Person(ready=False)
+    second = Person()
     call = asyncio.create_task(here.call("ask", host=first.host(), caller="a1/x"))
     await until(lambda: first.asked)
     call.cancel()
     await asyncio.wait({call})
     # Its server may go on with it, and ask again.
-    assert "it is not known which of them to ask" in said(await here.call("ask", host=second.host(), caller="a2/y"))
+    assert "it is not known which of them to ask" in said(
+        await here.call("ask", host=second.host(), caller="a2/y")
+    )
     assert second.asked == []
     assert await lines_heard(here) == ["own stream"]
 
 
-async def test_a_host_that_is_alone_on_a_connection_is_asked_again_after_a_cancelled_call(bench: Make):
-    here, first, again = bench(asking("elicitation")), Person(ready=False), Person()
+async def test_a_host_that_is_alone_on_a_connection_is_asked_again_after_a_cancelled_call(
+    bench: Make,
+):
+    here = bench(asking("elicitation"))
+    first = Person(ready=False)
+    again = Person()
     call = asyncio.create_task(here.call("ask", host=first.host(), caller="a1/x"))
     await until(lambda: first.asked)
     call.cancel()
@@ -318,7 +372,12 @@ async def test_a_host_that_is_alone_on_a_connection_is_asked_again_after_a_cance
     assert await lines_heard(here) == ["shared wire", "own stream"]
 
 
-async def test_a_session_that_begins_with_a_call_that_people_decided_on_can_be_asked_later(bench: Make):
-    here, person = bench(asking("elicitation")), Person()
-    assert "cannot answer this request" in said(await here.call("ask", session="a/1", asks=frozenset({"elicitation"})))
+async def test_a_session_that_begins_with_a_call_that_people_decided_on_can_be_asked_later(
+    bench: Make,
+):
+    here = bench(asking("elicitation"))
+    person = Person()
+    assert "cannot answer this request" in said(
+        await here.call("ask", session="a/1", asks=frozenset({"elicitation"}))
+    )
     assert said(await here.call("ask", session="a/1", host=person.host()))["action"] == "accept"

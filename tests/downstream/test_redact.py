@@ -1,4 +1,5 @@
-"""Every way in which a server speaks about a call is looked through: results, refusals, progress."""
+"""Every way in which a server speaks about a call is looked through: results, refusals,
+progress."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ BLOTTER = Redactor([SECRET])
 def test_a_refusal_keeps_its_code_and_loses_the_secret():
     error = ToolRefused(f"no: {SECRET}", rpc_code=-32001, data={"env": [SECRET]})
     shown, found = redact.refusal_without_secrets(error, BLOTTER)
-    assert (shown.message, shown.data, shown.rpc_code, found) == ("no: [secret]", {"env": ["[secret]"]}, -32001, 2)
+    assert (shown.message, shown.data, shown.rpc_code, found) == (
+        "no: [secret]",
+        {"env": ["[secret]"]},
+        -32001,
+        2,
+    )
     plain = ToolRefused("no", rpc_code=1)
     assert redact.refusal_without_secrets(plain, BLOTTER) == (plain, 0)
 
@@ -35,7 +41,9 @@ def test_progress_is_looked_through():
 async def test_a_large_answer_is_looked_through_off_the_loop(monkeypatch, length, elsewhere):
     threads = []
     clean = Redactor.clean
-    monkeypatch.setattr(Redactor, "clean", lambda *args: threads.append(threading.get_ident()) or clean(*args))
+    monkeypatch.setattr(
+        Redactor, "clean", lambda *args: threads.append(threading.get_ident()) or clean(*args)
+    )
     result = {"content": [{"type": "text", "text": "x" * length + SECRET}]}
     shown, found = await redact.without_secrets(result, BLOTTER)
     assert (found, shown["content"][0]["text"][-9:]) == (1, "x[secret]")

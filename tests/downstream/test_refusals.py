@@ -1,4 +1,5 @@
-"""What a server says in an HTTP error reaches the caller, and a session that it has forgotten is opened again."""
+"""What a server says in an HTTP error reaches the caller, and a session that it has forgotten is
+opened again."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, DownstreamError, ProtocolError, ToolRefused
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    DownstreamError,
+    ProtocolError,
+    ToolRefused,
+)
 from mcpregistry.downstream.transports.messages import read_reply
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Echo, Request, fake_http, head
@@ -18,7 +25,10 @@ from tests.fakes.targets import http_target
 Make = Callable[..., Bench]
 RPC = {
     "jsonrpc": "2.0",
-    "error": {"code": -32603, "message": "Blueprint not found: collections/articles, key hush-hush"},
+    "error": {
+        "code": -32603,
+        "message": "Blueprint not found: collections/articles, key hush-hush",
+    },
 }
 
 
@@ -30,18 +40,26 @@ class Errors(Echo):
     kind = "application/json"
     more: dict[str, str] = {}
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "tools/call":
             return await super().answer(request, message, writer)
         body = self.body.replace(b"ID", json.dumps(message["id"]).encode())
         size = str(len(body))
-        writer.write(head(self.status, content_type=self.kind, content_length=size, **self.more) + body)
+        writer.write(
+            head(self.status, content_type=self.kind, content_length=size, **self.more) + body
+        )
         return True
 
 
-async def refused(bench: Make, status: int, body: Any, kind: str = "application/json", **more: str) -> DownstreamError:
+async def refused(
+    bench: Make, status: int, body: Any, kind: str = "application/json", **more: str
+) -> DownstreamError:
     server = Errors()
-    server.status, server.kind, server.more = status, kind, more
+    server.status = status
+    server.kind = kind
+    server.more = more
     server.body = body if isinstance(body, bytes) else json.dumps(body).encode()
     async with fake_http(server):
         here = bench(http_target(server.url, secrets=frozenset({"hush-hush"})))
@@ -55,7 +73,9 @@ async def refused(bench: Make, status: int, body: Any, kind: str = "application/
 @pytest.mark.fault
 @pytest.mark.parametrize("status", [200, 400, 403, 404, 409, 422, 429, 500, 503])
 @pytest.mark.parametrize("named", [{"id": None}, {}], ids=["id null", "no id"])
-async def test_the_words_of_an_error_reach_the_caller_whatever_its_status_is(bench: Make, status: int, named: Any):
+async def test_the_words_of_an_error_reach_the_caller_whatever_its_status_is(
+    bench: Make, status: int, named: Any
+):
     error = await refused(bench, status, RPC | named)
     assert isinstance(error, ToolRefused)
     assert "Blueprint not found: collections/articles" in error.message
@@ -66,17 +86,41 @@ async def test_the_words_of_an_error_reach_the_caller_whatever_its_status_is(ben
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words", "made"),
     [
-        (500, {"message": "disk is full hush-hush"}, "application/json", "disk is full", ConnectionFailed),
+        (
+            500,
+            {"message": "disk is full hush-hush"},
+            "application/json",
+            "disk is full",
+            ConnectionFailed,
+        ),
         (502, b"upstream timed out", "text/plain", "upstream timed out", ConnectionFailed),
-        (403, {"error": "insufficient_scope", "error_description": "scope repo:write is missing"}, "application/json", "repo:write", AuthFailed),
-        (401, {"error": {"message": "token expired"}}, "application/json", "token expired", AuthFailed),
-        (409, {"detail": "someone else edits it"}, "application/json", "someone else edits it", ConnectionFailed),
+        (
+            403,
+            {"error": "insufficient_scope", "error_description": "scope repo:write is missing"},
+            "application/json",
+            "repo:write",
+            AuthFailed,
+        ),
+        (
+            401,
+            {"error": {"message": "token expired"}},
+            "application/json",
+            "token expired",
+            AuthFailed,
+        ),
+        (
+            409,
+            {"detail": "someone else edits it"},
+            "application/json",
+            "someone else edits it",
+            ConnectionFailed,
+        ),
         (500, b"<html><h1>Oops</h1></html>", "text/html", "HTTP 500", ConnectionFailed),
         (500, b"z" * 100_000, "text/plain", "zzz", ConnectionFailed),
         (500, b"", "application/json", "HTTP 500", ConnectionFailed),
         (429, b"", "application/json", "too many requests (HTTP 429).", ToolRefused),
     ],
-)  # fmt: skip
+)
 async def test_other_bodies_of_errors_are_told_bounded_and_without_secrets(
     bench: Make, status: int, body: Any, kind: str, words: str, made: type[DownstreamError]
 ):
@@ -91,7 +135,9 @@ async def test_other_bodies_of_errors_are_told_bounded_and_without_secrets(
 @pytest.mark.fault
 async def test_a_pause_that_the_server_asks_for_is_told_and_kept(bench: Make):
     server = Errors()
-    server.status, server.more, server.body = 429, {"retry_after": "30"}, b'{"message":"quota used up until 10:00"}'
+    server.status = 429
+    server.more = {"retry_after": "30"}
+    server.body = b'{"message":"quota used up until 10:00"}'
     async with fake_http(server):
         here = bench(http_target(server.url))
         with pytest.raises(ToolRefused, match="quota used up until 10:00") as caught:
@@ -106,7 +152,12 @@ async def test_a_pause_that_the_server_asks_for_is_told_and_kept(bench: Make):
 
 @pytest.mark.parametrize(
     ("code", "rpc_code", "words"),
-    [("ENOENT", -32603, "gone (ENOENT)"), (-32000.0, -32000, "gone"), (None, -32603, "gone"), (2**70, -32603, "gone")],
+    [
+        ("ENOENT", -32603, "gone (ENOENT)"),
+        (-32000.0, -32000, "gone"),
+        (None, -32603, "gone"),
+        (2**70, -32603, "gone"),
+    ],
 )
 def test_an_error_without_a_whole_number_as_its_code_is_read(code: Any, rpc_code: int, words: str):
     with pytest.raises(ToolRefused, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
@@ -124,7 +175,9 @@ def test_an_answer_that_cannot_be_read_says_that_the_request_ran(result: Any):
 class Forgets(Echo):
     """Has a new session after each call that it has answered."""
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         done = await super().answer(request, message, writer)
         if message["method"] == "tools/call":
             self.session = f"session-{len(self.requests)}"
@@ -159,7 +212,9 @@ async def test_a_second_forgotten_session_in_a_row_costs_no_call(bench: Make):
 class Never(Echo):
     """Knows no session for a call, ever."""
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "tools/call":
             return await super().answer(request, message, writer)
         writer.write(head(404, content_length="0"))
@@ -180,7 +235,9 @@ async def test_a_session_is_opened_again_once_for_a_call(bench: Make):
 @pytest.mark.fault
 async def test_a_pause_that_the_server_asks_for_in_the_handshake_is_kept(bench: Make):
     class Busy(Errors):
-        async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        async def answer(
+            self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+        ) -> bool:
             writer.write(head(429, content_length="0", retry_after="30"))
             return True
 

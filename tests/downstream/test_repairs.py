@@ -1,4 +1,5 @@
-"""Answers that do not follow the schema of the protocol: hosts get one that does, with all that the server said."""
+"""Answers that do not follow the schema of the protocol: hosts get one that does, with all that the
+server said."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def answer(kind: str, said: dict[str, Any], uri: str = URI) -> dict[str, Any]:
     found = repair_answer(said, kind, uri)
     name = {"tool": "CallToolResult", "prompt": "GetPromptResult"}.get(kind, "ReadResourceResult")
     structured = found.get("structuredContent", {})
-    getattr(older, name).model_validate(found if isinstance(structured, dict) else {**found, "structuredContent": {}})
+    getattr(older, name).model_validate(
+        found if isinstance(structured, dict) else {**found, "structuredContent": {}}
+    )
     cached = {"ttlMs": 0, "cacheScope": "private"} if kind not in ("tool", "prompt") else {}
     getattr(newer, name).model_validate({"resultType": "complete"} | cached | found)
     return found
@@ -44,9 +47,21 @@ def answer(kind: str, said: dict[str, Any], uri: str = URI) -> dict[str, Any]:
     [
         {"content": []},
         {"content": [text("a"), text("b")], "structuredContent": {"a": None}, "isError": True},
-        {"content": [image(PNG, annotations={"audience": ["user"], "priority": 0.5}), text("a", _meta={"k": 1})]},
+        {
+            "content": [
+                image(PNG, annotations={"audience": ["user"], "priority": 0.5}),
+                text("a", _meta={"k": 1}),
+            ]
+        },
         {"content": [{"type": "resource_link", "uri": URI, "name": "a", "size": 3}]},
-        {"content": [{"type": "resource", "resource": {"uri": URI, "blob": "AAEC", "mimeType": "text/plain"}}]},
+        {
+            "content": [
+                {
+                    "type": "resource",
+                    "resource": {"uri": URI, "blob": "AAEC", "mimeType": "text/plain"},
+                }
+            ]
+        },
         {"content": [{"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"}]},
     ],
 )
@@ -54,7 +69,9 @@ def test_a_result_that_follows_the_schema_is_the_same_object(result: dict[str, A
     assert repair_answer(result, "tool", "") is result
 
 
-@pytest.mark.parametrize("result", [{"resultType": "input_required"}, {"resultType": "task", "task": {}}])
+@pytest.mark.parametrize(
+    "result", [{"resultType": "input_required"}, {"resultType": "task", "task": {}}]
+)
 def test_an_answer_that_is_no_result_yet_is_untouched(result: dict[str, Any]):
     assert repair_answer(result, "tool", "") is result
 
@@ -73,17 +90,40 @@ def test_an_answer_that_is_no_result_yet_is_untouched(result: dict[str, Any]):
         ({"content": [None, text("after")]}, [text("after")]),
         ({"content": ["words", 5]}, [text("words"), text("5")]),
         ({"content": [{"text": "no type"}]}, [text("no type")]),
-        ({"content": [{"type": "json", "json": {"a": 1}}]}, [text('{"type":"json","json":{"a":1}}')]),
-        ({"content": [{"type": ["text"], "text": "a"}]}, [text('{"type":["text"],"text":"a"}')]),
-        ({"content": [text(5), text({"a": 1}), text(None)]}, [text("5"), text('{"a":1}'), text("")]),
-        ({"content": [text("a", annotations=None, _meta=None, title=None)]}, [text("a", title=None)]),
         (
-            {"content": [text("a", annotations={"audience": "user", "priority": 5, "lastModified": "now", "x": 1})]},
+            {"content": [{"type": "json", "json": {"a": 1}}]},
+            [text('{"type":"json","json":{"a":1}}')],
+        ),
+        ({"content": [{"type": ["text"], "text": "a"}]}, [text('{"type":["text"],"text":"a"}')]),
+        (
+            {"content": [text(5), text({"a": 1}), text(None)]},
+            [text("5"), text('{"a":1}'), text("")],
+        ),
+        (
+            {"content": [text("a", annotations=None, _meta=None, title=None)]},
+            [text("a", title=None)],
+        ),
+        (
+            {
+                "content": [
+                    text(
+                        "a",
+                        annotations={
+                            "audience": "user",
+                            "priority": 5,
+                            "lastModified": "now",
+                            "x": 1,
+                        },
+                    )
+                ]
+            },
             [text("a", annotations={"audience": ["user"], "x": 1})],
         ),
     ],
 )
-def test_content_that_hosts_cannot_read_becomes_text(said: dict[str, Any], read: list[dict[str, Any]]):
+def test_content_that_hosts_cannot_read_becomes_text(
+    said: dict[str, Any], read: list[dict[str, Any]]
+):
     found = answer("tool", said)["content"]
     assert [{"title": None} | part for part in found] == [{"title": None} | part for part in read]
 
@@ -96,19 +136,33 @@ def test_content_that_hosts_cannot_read_becomes_text(said: dict[str, Any], read:
         (image(WEBP), image(WEBP, "image/webp")),
         ({"type": "image", "data": PNG}, image(PNG)),
         ({"type": "image", "data": "AAAA", "mediaType": "image/x"}, image("AAAA", "image/x")),
-        ({"type": "audio", "data": "AAAA"}, {"type": "audio", "data": "AAAA", "mimeType": "application/octet-stream"}),
+        (
+            {"type": "audio", "data": "AAAA"},
+            {"type": "audio", "data": "AAAA", "mimeType": "application/octet-stream"},
+        ),
         (image("-_-_"), image("+/+/")),
         (
             image("https://images.example/a.png"),
-            {"type": "resource_link", "uri": "https://images.example/a.png", "name": "a.png", "mimeType": "image/png"},
+            {
+                "type": "resource_link",
+                "uri": "https://images.example/a.png",
+                "name": "a.png",
+                "mimeType": "image/png",
+            },
         ),
         (image(None), text('{"type":"image","data":null,"mimeType":"image/png"}')),
-        ({"type": "resource_link", "uri": "x://a/b"}, {"type": "resource_link", "uri": "x://a/b", "name": "b"}),
+        (
+            {"type": "resource_link", "uri": "x://a/b"},
+            {"type": "resource_link", "uri": "x://a/b", "name": "b"},
+        ),
         ({"type": "resource_link"}, text('{"type":"resource_link"}')),
         ({"type": "resource", "resource": {"text": "hello"}}, text("hello")),
         ({"type": "resource", "resource": None}, text('{"type":"resource","resource":null}')),
         (
-            {"type": "resource", "resource": {"uri": URI, "text": "a", "blob": None, "mimeType": None}},
+            {
+                "type": "resource",
+                "resource": {"uri": URI, "text": "a", "blob": None, "mimeType": None},
+            },
             {"type": "resource", "resource": {"uri": URI, "text": "a"}},
         ),
     ],
@@ -117,13 +171,17 @@ def test_images_links_and_resources_are_put_right(said: dict[str, Any], read: di
     assert answer("tool", {"content": [said]})["content"] == [read]
 
 
-@pytest.mark.parametrize(("said", "read"), [(None, False), ("true", True), ("false", False), (1, True), ({}, False)])
+@pytest.mark.parametrize(
+    ("said", "read"), [(None, False), ("true", True), ("false", False), (1, True), ({}, False)]
+)
 def test_whether_it_failed_is_said_plainly(said: Any, read: bool):
     assert answer("tool", {"content": [], "isError": said})["isError"] is read
 
 
 def test_structured_content_that_is_null_is_none():
-    assert answer("tool", {"content": [text("a")], "structuredContent": None}) == {"content": [text("a")]}
+    assert answer("tool", {"content": [text("a")], "structuredContent": None}) == {
+        "content": [text("a")]
+    }
 
 
 @pytest.mark.parametrize(
@@ -173,10 +231,15 @@ HELLO = {"uri": URI, "text": "hello"}
         ({"contents": [{"uri": URI, "text": {"a": 1}}]}, [{"uri": URI, "text": '{"a":1}'}]),
         ({"contents": [{"uri": URI, "a": 1}]}, [{"uri": URI, "text": '{"a":1}'}]),
         ({"contents": [{**HELLO, "blob": None, "mimeType": None}]}, [HELLO]),
-        ({"contents": [{"uri": "x://other", "text": "hello"}]}, [{"uri": "x://other", "text": "hello"}]),
+        (
+            {"contents": [{"uri": "x://other", "text": "hello"}]},
+            [{"uri": "x://other", "text": "hello"}],
+        ),
     ],
 )
-def test_what_was_read_has_a_uri_and_a_text_or_a_blob(said: dict[str, Any], read: list[dict[str, Any]]):
+def test_what_was_read_has_a_uri_and_a_text_or_a_blob(
+    said: dict[str, Any], read: list[dict[str, Any]]
+):
     found = answer("resource", said)
     assert found["contents"] == read
     assert "content" not in found
@@ -194,22 +257,41 @@ ANYTHING = st.recursive(
     | st.integers(-5, 5)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text("ab/:-", max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 TYPES = st.sampled_from(["text", "image", "audio", "resource_link", "resource", "other"])
-MEMBERS = ("text", "data", "mimeType", "uri", "name", "annotations", "_meta", "title", "size", "icons", "description")
+MEMBERS = (
+    "text",
+    "data",
+    "mimeType",
+    "uri",
+    "name",
+    "annotations",
+    "_meta",
+    "title",
+    "size",
+    "icons",
+    "description",
+)
 PARTS = ANYTHING | st.fixed_dictionaries(
     {},
     optional=dict.fromkeys(MEMBERS, ANYTHING)
     | {
         "type": TYPES,
-        "resource": ANYTHING | st.fixed_dictionaries({}, optional=dict.fromkeys((*MEMBERS, "blob"), ANYTHING)),
+        "resource": ANYTHING
+        | st.fixed_dictionaries({}, optional=dict.fromkeys((*MEMBERS, "blob"), ANYTHING)),
     },
 )
 
 
-@given(st.fixed_dictionaries({}, optional={"content": ANYTHING | st.lists(PARTS, max_size=3), "isError": ANYTHING}))
+@given(
+    st.fixed_dictionaries(
+        {}, optional={"content": ANYTHING | st.lists(PARTS, max_size=3), "isError": ANYTHING}
+    )
+)
 def test_every_result_becomes_one_that_every_host_accepts(said: dict[str, Any]):
     found = answer("tool", said)
     assert repair_answer(found, "tool", "") == found

@@ -1,4 +1,5 @@
-"""Answers that a legacy HTTP server gives in pieces: priming events, streams that end early, polling (SEP-1699)."""
+"""Answers that a legacy HTTP server gives in pieces: priming events, streams that end early,
+polling (SEP-1699)."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ STREAM = {"content_type": "text/event-stream"}
 
 @dataclass
 class Resumable(Echo):
-    """Primes the answer of a call, ends it at once, and gives the rest piece by piece to whoever asks by GET.
+    """Primes the answer of a call, ends it at once, and gives the rest piece by piece to whoever
+    asks by GET.
 
-    ``pieces`` are the bodies of the GETs in order (the last one again for further ones); ``{answer}`` is the answer.
+    ``pieces`` are the bodies of the GETs in order (the last one again for further ones);
+    ``{answer}`` is the answer.
     """
 
     era: str = "legacy"
@@ -47,11 +50,15 @@ class Resumable(Echo):
             self.asked.append(request.headers["last-event-id"])
             assert request.headers["mcp-session-id"] == self.session
             piece = self.pieces[min(len(self.asked), len(self.pieces)) - 1]
-            writer.write(head(self.status, **STREAM) + piece.replace(b"{answer}", self.answer_bytes))
+            writer.write(
+                head(self.status, **STREAM) + piece.replace(b"{answer}", self.answer_bytes)
+            )
             return False
         return await super().respond(request, writer)
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "tools/call":
             return await super().answer(request, message, writer)
         reply = {"jsonrpc": "2.0", "id": message["id"], "result": self.result(request, message)}
@@ -61,7 +68,11 @@ class Resumable(Echo):
 
 
 def cancelled(server: Resumable) -> list[dict[str, Any]]:
-    return [found for request in server.requests if "cancelled" in (found := request.message).get("method", "")]
+    return [
+        found
+        for request in server.requests
+        if "cancelled" in (found := request.message).get("method", "")
+    ]
 
 
 async def test_an_answer_that_ends_early_is_read_on_from_its_last_event(bench: Make):
@@ -85,7 +96,9 @@ async def test_the_pause_that_a_server_asks_for_is_kept(bench: Make):
 
 
 @pytest.mark.fault
-async def test_a_server_that_keeps_nothing_is_not_asked_for_ever(bench: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_that_keeps_nothing_is_not_asked_for_ever(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(http, "RESUME_ATTEMPTS", 4)
     async with fake_http(Resumable(pieces=[b""])) as server:
         here = bench(http_target(server.url))
@@ -108,7 +121,9 @@ async def test_a_refused_resumption_says_that_the_call_was_sent(
             await here.call("echo")
         assert caught.value.sent
         assert len(server.calls()) == 1
-        assert len(server.asked) == (2 if status == 500 else 1), "a plain no is no reason to ask again"
+        assert len(server.asked) == (2 if status == 500 else 1), (
+            "a plain no is no reason to ask again"
+        )
         await here.pool.close()
 
 
@@ -147,12 +162,13 @@ async def test_a_resumed_answer_has_the_same_bounds(bench: Make):
         await here.pool.close()
 
 
-# -- what a server says by itself --------------------------------------------------------------------
+# -- what a server says by itself ------------------------------------------------------------------
 
 
 @dataclass
 class Standing(Echo):
-    """Tells on its standing stream one piece per GET, and ends it; the last is kept open. ``None`` breaks it unseen.
+    """Tells on its standing stream one piece per GET, and ends it; the last is kept open. ``None``
+    breaks it unseen.
 
     ``status`` is that of the stream after these pieces.
     """
@@ -165,14 +181,20 @@ class Standing(Echo):
     def result(self, request: Request, message: dict[str, Any]) -> dict[str, Any] | None:
         found = super().result(request, message)
         return (
-            found | {"capabilities": {"tools": {"listChanged": True}}} if message["method"] == "initialize" else found
+            found | {"capabilities": {"tools": {"listChanged": True}}}
+            if message["method"] == "initialize"
+            else found
         )
 
     async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         if request.method != "GET":
             return await super().respond(request, writer)
         self.heard.append(request.headers.get("last-event-id"))
-        piece = self.told[len(self.heard) - 1] if len(self.heard) <= len(self.told) else b": nothing\n\n"
+        piece = (
+            self.told[len(self.heard) - 1]
+            if len(self.heard) <= len(self.told)
+            else b": nothing\n\n"
+        )
         if piece is None:
             return False
         known = len(self.heard) <= len(self.told)
@@ -192,7 +214,12 @@ def grown(server: Standing) -> None:
 
 async def test_the_standing_stream_is_read_on_from_its_last_event(bench: Make):
     quick = b"retry: 20\n"
-    told = [b"id: 7\n" + quick + b"data:\n\n", None, None, b"id: 8\n" + CHANGED + b"id: 9\ndata: half"]
+    told = [
+        b"id: 7\n" + quick + b"data:\n\n",
+        None,
+        None,
+        b"id: 8\n" + CHANGED + b"id: 9\ndata: half",
+    ]
     async with fake_http(Standing(told=told)) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
@@ -217,7 +244,9 @@ async def test_what_may_have_been_missed_on_a_stream_without_ids_is_looked_up(be
 
 @pytest.mark.fault
 @pytest.mark.parametrize(("status", "code"), [(404, "CONNECTION_FAILED"), (401, "AUTH_FAILED")])
-async def test_a_session_that_the_server_has_forgotten_is_noticed_at_once(bench: Make, status: int, code: str):
+async def test_a_session_that_the_server_has_forgotten_is_noticed_at_once(
+    bench: Make, status: int, code: str
+):
     async with fake_http(Standing(told=[b"retry: 20\n\n"], status=status)) as server:
         here = bench(http_target(server.url, connect="manual"))
         with contextlib.suppress(DownstreamError):  # by then it may have been noticed
@@ -227,8 +256,11 @@ async def test_a_session_that_the_server_has_forgotten_is_noticed_at_once(bench:
 
 
 @pytest.mark.parametrize("status", [405, 404, 401])
-async def test_a_server_without_a_standing_stream_is_asked_once_and_serves(bench: Make, status: int):
-    """Many servers have no route for GET, or one that wants another credential: that says nothing of the session."""
+async def test_a_server_without_a_standing_stream_is_asked_once_and_serves(
+    bench: Make, status: int
+):
+    """Many servers have no route for GET, or one that wants another credential: that says nothing
+    of the session."""
     async with fake_http(Standing(status=status)) as server:
         here = bench(http_target(server.url))
         for _ in range(3):
@@ -263,11 +295,18 @@ async def test_changes_are_heard_though_the_sdks_server_ends_the_standing_stream
 
 @contextmanager
 def everything_over_http() -> Iterator[str]:
-    """The npm server-everything (TypeScript SDK, with an event store) on a port of its own; yields its URL."""
-    argv = [node_program(), npm_module("@modelcontextprotocol/server-everything/dist/index.js"), "streamableHttp"]
+    """The npm server-everything (TypeScript SDK, with an event store) on a port of its own; yields
+    its URL."""
+    argv = [
+        node_program(),
+        npm_module("@modelcontextprotocol/server-everything/dist/index.js"),
+        "streamableHttp",
+    ]
     for _ in range(10):
         port = free_port()
-        process = psutil.Popen(argv, env={"PORT": str(port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = psutil.Popen(
+            argv, env={"PORT": str(port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         try:
             if any(b"listening" in line for line in process.stderr):
                 yield f"http://127.0.0.1:{port}/mcp"

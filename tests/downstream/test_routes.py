@@ -1,4 +1,5 @@
-"""Servers that speak both protocol versions: the connection on which they can ask the host of a call."""
+"""Servers that speak both protocol versions: the connection on which they can ask the host of a
+call."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.waiting import until
 Make = Callable[..., Bench]
 ABLE = {"elicitation": {"form": {}}, "sampling": {}}
 KINDS = frozenset(ABLE)
-ELICIT, SAMPLE = b'{"message":"Who?"}', b'{"prompt":"Hi"}'
+ELICIT = b'{"message":"Who?"}'
+SAMPLE = b'{"prompt":"Hi"}'
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,8 @@ async def test_an_older_host_is_asked_in_its_first_call(bench: Make, address: st
     if stdio:
         argv = (sys.executable, str(SERVERS / "sdk_asker.py"))
         target = stdio_target("sdk_asker", argv=argv, questions=KINDS)
-    here, person = bench(target), Person()
+    here = bench(target)
+    person = Person()
     assert said(await here.call("test_elicitation", ELICIT, host=person.older())) == "accept: ann"
     assert said(await here.call("test_sampling", SAMPLE, host=person.older())) == "model: yes"
     assert person.asked == ["elicitation/create", "sampling/createMessage"]
@@ -117,7 +120,9 @@ async def test_a_modern_host_is_asked_as_soon_as_the_tool_has_shown_how_it_asks(
 
 async def test_a_question_to_an_older_host_shows_it_for_modern_hosts_too(here: Bench):
     await here.call("test_elicitation", ELICIT, host=Person().older())
-    assert said(await here.call("test_elicitation", ELICIT, host=Person().modern())) == "accept: ann"
+    assert (
+        said(await here.call("test_elicitation", ELICIT, host=Person().modern())) == "accept: ann"
+    )
 
 
 async def test_a_tool_that_asks_with_its_result_is_called_on_the_newer_connection(here: Bench):
@@ -127,7 +132,10 @@ async def test_a_tool_that_asks_with_its_result_is_called_on_the_newer_connectio
     asked = await here.call("in_rounds", host=person.older())
     assert asked["resultType"] == "input_required"
     answers = {"inputResponses": {"who": {"action": "accept", "content": {"username": "bob"}}}}
-    assert said(await here.call("in_rounds", host=replace(person.older(), answers=answers))) == "accept: bob"
+    assert (
+        said(await here.call("in_rounds", host=replace(person.older(), answers=answers)))
+        == "accept: bob"
+    )
 
 
 async def test_what_a_modern_host_has_shown_counts_for_older_hosts(here: Bench):
@@ -156,7 +164,11 @@ async def test_a_refusal_of_the_older_handshake_is_not_asked_for_with_every_call
     bench: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ):
     journal = tmp_path / "journal"
-    here = bench(stdio_target("crash", env={"FAKE_ERA": "modern", "FAKE_JOURNAL": str(journal)}, questions=KINDS))
+    here = bench(
+        stdio_target(
+            "crash", env={"FAKE_ERA": "modern", "FAKE_JOURNAL": str(journal)}, questions=KINDS
+        )
+    )
     for _ in range(3):
         await here.call("pid", host=Person().older())
     assert journal.read_text().count('"initialize"') == 1
@@ -167,8 +179,11 @@ async def test_a_refusal_of_the_older_handshake_is_not_asked_for_with_every_call
     assert journal.read_text().count('"initialize"') == 2
 
 
-async def test_a_definition_that_the_older_connection_does_not_have_is_called_on_the_newer_one(here: Bench):
-    person, found = Person(), await here.pool.discover(1)
+async def test_a_definition_that_the_older_connection_does_not_have_is_called_on_the_newer_one(
+    here: Bench,
+):
+    person = Person()
+    found = await here.pool.discover(1)
     tool = next(each for each in found.tools if each["name"] == "pid")
     definition = definition_hash(tool, found.instructions, "tool")
     assert await version(here, person.older(), definition=definition) == "2025-11-25"
@@ -184,13 +199,19 @@ async def test_a_session_has_one_connection_whose_version_is_that_of_its_host(he
     person = Person()
     assert await version(here, person.modern(), session="a/1") == "2026-07-28"
     assert await version(here, person.older(), session="a/1") == "2026-07-28"
-    assert said(await here.call("test_elicitation", ELICIT, host=person.older(), session="a/2")) == "accept: ann"
+    assert (
+        said(await here.call("test_elicitation", ELICIT, host=person.older(), session="a/2"))
+        == "accept: ann"
+    )
     assert await version(here, person.modern(), session="a/2") == "2025-11-25"
     assert here.pool.states()[1].sessions == 2
     with pytest.raises(InputNeeded, match="set the server's protocol to 'legacy'"):
         await here.call("test_elicitation", ELICIT, host=person.modern(), session="a/1")
     # A later session of a modern host is opened so that the tool can ask.
-    assert said(await here.call("test_elicitation", ELICIT, host=person.modern(), session="a/3")) == "accept: ann"
+    assert (
+        said(await here.call("test_elicitation", ELICIT, host=person.modern(), session="a/3"))
+        == "accept: ann"
+    )
 
 
 async def test_sessions_at_a_server_of_the_newer_version_alone_are_opened_all_the_same(bench: Make):
@@ -204,15 +225,22 @@ async def test_the_second_connection_goes_with_its_configuration(here: Bench):
     await here.call("test_elicitation", ELICIT, host=Person().older())
     target: Target = here.targets[1]
     here.targets[1] = replace(target, revision=2)
-    assert said(await here.call("test_elicitation", ELICIT, host=Person().older(), revision=2)) == "accept: ann"
+    assert (
+        said(await here.call("test_elicitation", ELICIT, host=Person().older(), revision=2))
+        == "accept: ann"
+    )
     await here.pool.disconnect(1)
     assert here.pool.states() == {}
 
 
-async def test_a_lost_second_connection_is_opened_again(bench: Make, monkeypatch: pytest.MonkeyPatch):
+async def test_a_lost_second_connection_is_opened_again(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(health, "FIRST_DELAY", health.MAX_DELAY)
-    here, older = bench(stdio_target("crash", questions=KINDS)), Person().older()
-    shared, first = said(await here.call("pid")), said(await here.call("pid", host=older))
+    here = bench(stdio_target("crash", questions=KINDS))
+    older = Person().older()
+    shared = said(await here.call("pid"))
+    first = said(await here.call("pid", host=older))
     with pytest.raises(DownstreamError):
         await here.call("crash", host=older)
     assert len({shared, first, said(await here.call("pid", host=older))}) == 3

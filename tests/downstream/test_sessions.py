@@ -1,4 +1,5 @@
-"""Servers that are not shared by everybody: each session its own connection, process, breaker and end."""
+"""Servers that are not shared by everybody: each session its own connection, process, breaker and
+end."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ async def test_an_idle_session_ends_by_itself_and_is_forgotten(bench: Make):
 async def test_a_process_that_does_not_start_is_not_started_for_every_call(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(health, "FIRST_DELAY", health.MAX_DELAY)  # no stall lasts until it may be tried again
+    # no stall lasts until it may be tried again
+    monkeypatch.setattr(health, "FIRST_DELAY", health.MAX_DELAY)
     here = bench(stdio_target("crash", env={"FAKE_CRASH": "start"}))
     with pytest.raises(DownstreamError):
         await here.call("pid", session="a/1")
@@ -119,8 +121,12 @@ async def test_a_session_that_got_no_connection_is_forgotten(bench: Make):
     await asyncio.gather(busy, return_exceptions=True)
 
 
-async def test_a_call_that_is_cancelled_before_it_began_takes_the_session_from_no_other(bench: Make, monkeypatch):
-    here, asked, answer = bench(stdio_target("crash")), [], asyncio.Event()
+async def test_a_call_that_is_cancelled_before_it_began_takes_the_session_from_no_other(
+    bench: Make, monkeypatch
+):
+    here = bench(stdio_target("crash"))
+    asked = []
+    answer = asyncio.Event()
 
     async def slowly(server_id: int):
         asked.append(server_id)

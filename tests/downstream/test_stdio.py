@@ -15,7 +15,13 @@ import psutil
 import pytest
 from mcp.client.stdio import PROCESS_TERMINATION_TIMEOUT
 
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, ResourceLimit, TimedOut
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DownstreamError,
+    ProtocolError,
+    ResourceLimit,
+    TimedOut,
+)
 from mcpregistry.downstream.transports.stdio import EXIT_GRACE, Lines, Tail
 from mcpregistry.downstream.transports.wire import GARBAGE_LINES
 from tests.downstream.conftest import SENDING, Bench, gone
@@ -28,7 +34,9 @@ MIB = 1024 * 1024
 UNENDING = {"request_timeout": 10_000.0}  # whoever waits for the end of it hangs
 
 
-async def test_the_child_sees_exactly_the_configured_environment_and_path(bench: Make, tmp_path: Path, monkeypatch):
+async def test_the_child_sees_exactly_the_configured_environment_and_path(
+    bench: Make, tmp_path: Path, monkeypatch
+):
     monkeypatch.setenv("SLIPSNISSE_SECRET_CANARY", "leak")
     leaked = os.open("/", os.O_RDONLY)
     os.set_inheritable(leaked, True)
@@ -59,7 +67,9 @@ async def test_a_configured_locale_and_path_are_kept(bench: Make):
         ({"env": {"A": "b\0"}}, "NUL"),
     ],
 )
-async def test_what_cannot_be_started_is_said_at_once_and_nothing_was_sent(bench: Make, change: dict, word: str):
+async def test_what_cannot_be_started_is_said_at_once_and_nothing_was_sent(
+    bench: Make, change: dict, word: str
+):
     with pytest.raises(ConnectionFailed, match=word) as caught:
         await bench(stdio_target("echo", **change)).call("echo")
     assert not caught.value.sent
@@ -115,14 +125,21 @@ async def test_a_line_beyond_the_limit_is_a_typed_error_within_bounds(bench: Mak
     assert process.memory_info().rss - before < 64 * MIB
 
 
-async def test_an_answer_just_below_the_limit_passes_and_one_above_its_own_bound_fails_alone(bench: Make):
+async def test_an_answer_just_below_the_limit_passes_and_one_above_its_own_bound_fails_alone(
+    bench: Make,
+):
     here = bench(stdio_target("hostile"))
     big = await here.call("big", b'{"size": 4000000}')
     assert len(big["content"][0]["text"]) == 4_000_000
     with pytest.raises(ResourceLimit):
         await here.call("big", b'{"size": 5000}', max_result_bytes=4000)
     assert await here.call("big", b'{"size": 3}', max_result_bytes=4000)
-    assert len([event for event in here.events if event.kind == "state" and event.state == "connected"]) == 1
+    assert (
+        len(
+            [event for event in here.events if event.kind == "state" and event.state == "connected"]
+        )
+        == 1
+    )
 
 
 @pytest.mark.attack
@@ -134,7 +151,9 @@ async def test_a_flood_of_garbage_is_counted_and_cut_off(bench: Make):
 
 
 async def test_a_little_garbage_disturbs_nothing(bench: Make):
-    result = await bench(stdio_target("hostile")).call("garbage", b'{"count": 999}', timeout=HANG_LIMIT)
+    result = await bench(stdio_target("hostile")).call(
+        "garbage", b'{"count": 999}', timeout=HANG_LIMIT
+    )
     assert result["content"][0]["text"] == "after garbage"
 
 
@@ -163,7 +182,9 @@ async def test_wrong_ids_batches_and_broken_lines_never_reach_a_call(bench: Make
 
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["nan", "infinity", "overflow", "absurd_int"])
-async def test_a_value_that_json_or_we_cannot_hold_ends_its_call_typed_and_at_once(bench: Make, kind: str):
+async def test_a_value_that_json_or_we_cannot_hold_ends_its_call_typed_and_at_once(
+    bench: Make, kind: str
+):
     here = bench(stdio_target("hostile"))
     with pytest.raises(ProtocolError) as caught:
         await here.call("poison", json.dumps({"kind": kind}).encode(), timeout=HANG_LIMIT)
@@ -191,8 +212,12 @@ async def test_a_result_that_nests_too_deep_ends_its_call_typed_and_at_once(benc
         ("duplicate_key", {"a": 2}),
     ],
 )
-async def test_odd_but_valid_values_pass_and_half_characters_are_replaced(bench: Make, kind: str, value: object):
-    result = await bench(stdio_target("hostile")).call("poison", json.dumps({"kind": kind}).encode())
+async def test_odd_but_valid_values_pass_and_half_characters_are_replaced(
+    bench: Make, kind: str, value: object
+):
+    result = await bench(stdio_target("hostile")).call(
+        "poison", json.dumps({"kind": kind}).encode()
+    )
     assert result["structuredContent"] == {"v": value}
 
 
@@ -240,12 +265,15 @@ async def started_stubborn(here: Bench, path: Path) -> list[int]:
 
 
 def test_a_server_that_ends_on_a_signal_only_does_not_make_us_overstay_our_host() -> None:
-    """A host that closes our stdin waits so long before it kills; the rest of our end needs its part of that."""
+    """A host that closes our stdin waits so long before it kills; the rest of our end needs its
+    part of that."""
     assert EXIT_GRACE <= PROCESS_TERMINATION_TIMEOUT / 2
 
 
 @pytest.mark.fault
-async def test_a_server_that_ignores_every_hint_is_ended_with_its_daemon(bench: Make, tmp_path: Path):
+async def test_a_server_that_ignores_every_hint_is_ended_with_its_daemon(
+    bench: Make, tmp_path: Path
+):
     path = tmp_path / "pids"
     here = bench(stdio_target("stubborn", env={"FAKE_PIDS": str(path)}))
     pids = await started_stubborn(here, path)
@@ -297,7 +325,8 @@ async def test_kill_9_of_our_own_process_leaves_no_process(tmp_path: Path):
 @pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_many_connections_leave_no_descriptor_thread_or_child(bench: Make):
-    # One thread, for how many the loop's own executor has by and by hangs on when each is seen to be idle.
+    # One thread, for how many the loop's own executor has by and by hangs on when each is seen to
+    # be idle.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
     here = bench(stdio_target("echo"))
     process = psutil.Process()

@@ -33,7 +33,9 @@ def test_the_ports_that_it_is_connected_to_and_listens_on_are_seen_and_told() ->
     assert port in usage.connected
     assert own in usage.listened
     assert own not in usage.connected
-    start = Start(era="modern", network="open", ok=True, tools=1, connected=[443, 5432], listened=[8080])
+    start = Start(
+        era="modern", network="open", ok=True, tools=1, connected=[443, 5432], listened=[8080]
+    )
     told = [each["text"] for each in findings([start], []) if each["kind"] == "ports"]
     assert [text.partition(".")[0] for text in told] == [
         "During the trial, the server was connected to TCP ports 443, 5432",

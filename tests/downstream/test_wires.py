@@ -13,7 +13,13 @@ import pytest
 import uvloop
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from mcpregistry.domain.errors import AuthFailed, ConnectionFailed, OutboundRefused, ResourceLimit, TimedOut
+from mcpregistry.domain.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    OutboundRefused,
+    ResourceLimit,
+    TimedOut,
+)
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.loglines import LogLines
 from mcpregistry.downstream.pool.pool import Pool
@@ -49,7 +55,11 @@ class Sse(Behaviour):
         message = request.message
         if self.stream is not None and "id" in message and self.status == 202:
             result = self.echo.result(request, message)
-            answer = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no"}}
+            answer = (
+                {"result": result}
+                if result is not None
+                else {"error": {"code": -32601, "message": "no"}}
+            )
             self.stream.write(event({"jsonrpc": "2.0", "id": message["id"], **answer}))
         return True
 
@@ -62,7 +72,9 @@ async def test_sse_carries_calls(bench: Make):
     async with fake_http(Sse()) as server:
         here = bench(sse_target(server.url))
         results = await asyncio.gather(*(here.call("echo", b'{"n":%d}' % n) for n in range(20)))
-        assert [json.loads(r["content"][0]["text"])["arguments"]["n"] for r in results] == list(range(20))
+        assert [json.loads(r["content"][0]["text"])["arguments"]["n"] for r in results] == list(
+            range(20)
+        )
         await here.pool.close()
 
 
@@ -105,7 +117,9 @@ async def test_an_sse_message_that_is_refused_ends_its_call(bench: Make):
 
 
 async def test_an_sse_server_that_is_none_says_so(bench: Make):
-    async with fake_http(Always(raw=head(200, content_type="text/html", content_length="0"))) as server:
+    async with fake_http(
+        Always(raw=head(200, content_type="text/html", content_length="0"))
+    ) as server:
         with pytest.raises(ConnectionFailed, match="event stream"):
             await bench(sse_target(server.url)).call("echo")
 
@@ -139,7 +153,11 @@ async def answer(socket: ServerConnection) -> None:
         message = json.loads(frame)
         if "id" in message and "method" in message:
             result = echo.result(Request("", "", {}, b"", asyncio.StreamReader()), message)
-            found = {"result": result} if result is not None else {"error": {"code": -32601, "message": "no"}}
+            found = (
+                {"result": result}
+                if result is not None
+                else {"error": {"code": -32601, "message": "no"}}
+            )
             await socket.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], **found}))
 
 
@@ -161,7 +179,9 @@ async def test_a_websocket_carries_calls_and_headers(bench: Make):
         here = bench(websocket_target(url, headers={"Authorization": "Bearer t"}))
         result = await here.call("echo", b'{"n":1}')
         assert json.loads(result["content"][0]["text"])["arguments"] == {"n": 1}
-        assert {each.request.headers["authorization"] for each in server.connections} == {"Bearer t"}
+        assert {each.request.headers["authorization"] for each in server.connections} == {
+            "Bearer t"
+        }
         await here.pool.close()
 
 
@@ -190,7 +210,8 @@ async def test_a_websocket_call_that_is_left_while_it_is_written_counts_as_sent(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(wire, "TELL_SECONDS", 0.1)
-    began, over = asyncio.Event(), asyncio.Event()
+    began = asyncio.Event()
+    over = asyncio.Event()
 
     async def stalls(socket: ServerConnection) -> None:
         echo = Echo(era="legacy")
@@ -198,7 +219,9 @@ async def test_a_websocket_call_that_is_left_while_it_is_written_counts_as_sent(
             message = json.loads(await socket.recv())
             if "id" in message:
                 result = echo.result(Request("", "", {}, b"", asyncio.StreamReader()), message)
-                await socket.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+                await socket.send(
+                    json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+                )
         socket.transport.pause_reading()
         began.set()
         await over.wait()
@@ -215,7 +238,8 @@ async def test_a_websocket_call_that_is_left_while_it_is_written_counts_as_sent(
             await sent.wait()
         assert not call.done()
         call.cancel()
-        async with asyncio.timeout(HANG_LIMIT):  # whoever cancels does not wait until the server reads
+        # whoever cancels does not wait until the server reads
+        async with asyncio.timeout(HANG_LIMIT):
             with pytest.raises(asyncio.CancelledError):
                 await call
         over.set()
@@ -234,7 +258,9 @@ async def test_a_closed_websocket_is_noticed_at_once(bench: Make):
 
 
 async def test_a_refused_websocket_says_why(bench: Make):
-    async with websocket_server(process_request=lambda socket, request: socket.respond(401, "no")) as (url, _):
+    async with websocket_server(
+        process_request=lambda socket, request: socket.respond(401, "no")
+    ) as (url, _):
         with pytest.raises(AuthFailed):
             await bench(websocket_target(url)).call("echo")
 
@@ -268,7 +294,8 @@ def test_a_loop_in_a_thread_serves_synchronous_code():
 
 
 def test_stopping_the_loop_ends_the_servers_of_a_pool_that_was_never_closed():
-    before, threads = below(), set(threading.enumerate())
+    before = below()
+    threads = set(threading.enumerate())
     loop = LoopThread()
     pool = loop.run(make_pool(), HANG_LIMIT)
     loop.run(pool.call(1, "echo", b"{}"), HANG_LIMIT)
@@ -283,16 +310,21 @@ async def make_pool() -> Pool:
 
 
 def test_a_pool_works_on_uvloop():
-    before, errors = below(), list[object]()
+    before = below()
+    errors = list[object]()
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         pool = await make_pool()
         assert (await pool.call(1, "echo", b"{}"))["content"]
         async with fake_http(Echo()) as server:
-            report = await probe_once(http_target(server.url), ("echo", b"{}"), Progress(), send_only)
+            report = await probe_once(
+                http_target(server.url), ("echo", b"{}"), Progress(), send_only
+            )
             assert report.ok, report.error
-        report = await probe_once(stdio_target("hostile"), ("huge_line", b"{}"), Progress(), send_only)
+        report = await probe_once(
+            stdio_target("hostile"), ("huge_line", b"{}"), Progress(), send_only
+        )
         assert report.error is not None
         assert report.error.code == "RESOURCE_LIMIT"
         await pool.close()

@@ -33,9 +33,14 @@ def home() -> Path:
 def token(stage: Stage, site: Web, home: Path) -> str:
     stage.endpoint()
     everything = stage.real(
-        "everything", "echo", "get-sum", "get-tiny-image", "get-structured-content",
-        command=[node_program(), npm_module(EVERYTHING)], connect_timeout=HANG_LIMIT,
-    )  # fmt: skip
+        "everything",
+        "echo",
+        "get-sum",
+        "get-tiny-image",
+        "get-structured-content",
+        command=[node_program(), npm_module(EVERYTHING)],
+        connect_timeout=HANG_LIMIT,
+    )
     files = stage.real(
         "files",
         "read_text_file",
@@ -49,7 +54,11 @@ def token(stage: Stage, site: Web, home: Path) -> str:
 
 def program() -> list[str]:
     package = json.loads(Path(npm_module(INSPECTOR)).read_text())
-    return [node_program(), npm_module(f"@modelcontextprotocol/inspector/{package['bin']['mcp-inspector']}"), "--cli"]
+    return [
+        node_program(),
+        npm_module(f"@modelcontextprotocol/inspector/{package['bin']['mcp-inspector']}"),
+        "--cli",
+    ]
 
 
 async def inspect(env: dict[str, str], target: list[str], *options: str) -> tuple[int, Any]:
@@ -74,7 +83,8 @@ def targets(kind: str, era: str, stage: Stage, site: Web, token: str) -> list[st
     if kind == "http":
         header = f"Authorization: Bearer {token}"
         return [site.url(), "--transport", "http", "--protocol-era", era, "--header", header]
-    site_of = [f"{name}={stage.env[name]}" for name in ("DATABASE_URL", "SLIPSNISSE_VAR")]  # it hands no others on
+    # it hands no others on
+    site_of = [f"{name}={stage.env[name]}" for name in ("DATABASE_URL", "SLIPSNISSE_VAR")]
     return ["--protocol-era", era, "--", "env", *site_of, sys.executable, "manage.py", "runmcp"]
 
 
@@ -94,7 +104,9 @@ async def test_the_inspector_lists_and_calls(stage, site, token, home, launched,
 
     async def call(tool: str, *arguments: str) -> tuple[int, Any]:
         given = [word for argument in arguments for word in ("--tool-arg", argument)]
-        return await inspect(stage.env, calls_at, "--method", "tools/call", "--tool-name", tool, *given)
+        return await inspect(
+            stage.env, calls_at, "--method", "tools/call", "--tool-name", tool, *given
+        )
 
     code, tools = await inspect(stage.env, target, "--method", "tools/list")
     assert code == 0, tools

@@ -1,4 +1,5 @@
-"""A newcomer in a real browser: from the line of a server's README to the first call of its tool, counted in clicks.
+"""A newcomer in a real browser: from the line of a server's README to the first call of its tool,
+counted in clicks.
 
 ``pytest -rP`` shows the clicks and seconds of each path.
 """
@@ -56,7 +57,9 @@ class Newcomer:
     """One person at one window; every click is counted, typing is not."""
 
     def __init__(self, browser: Any, url: str, password: str, width: int) -> None:
-        self.browser, self.url, self.size = browser, url, {"width": width, "height": 900}
+        self.browser = browser
+        self.url = url
+        self.size = {"width": width, "height": 900}
         self.alarms: list[str] = []
         self.page = self.window()
         self.clicks = 0
@@ -73,9 +76,13 @@ class Newcomer:
         return page
 
     def ended(self, path: str) -> int:
-        """Return how many clicks the path took, print that with its seconds, and count from 0 again."""
-        clicks, self.clicks = self.clicks, 0
-        print(f"{path} at {self.size['width']} px: {clicks} clicks, {time.monotonic() - self.since:.1f} s")
+        """Return how many clicks the path took, print that with its seconds, and count from 0
+        again."""
+        clicks = self.clicks
+        self.clicks = 0
+        print(
+            f"{path} at {self.size['width']} px: {clicks} clicks, {time.monotonic() - self.since:.1f} s"
+        )
         self.since = time.monotonic()
         return clicks
 
@@ -85,7 +92,9 @@ class Newcomer:
 
     def fits(self) -> None:
         """Nothing of the page lies beyond the window's edge."""
-        wide = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        wide = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         assert wide <= 0, self.page.url
 
     def adds(self, name: str, listed: list[dict[str, Any]] = LISTED) -> None:
@@ -109,14 +118,19 @@ class Newcomer:
         expect(self.page.get_by_label("local")).to_be_checked()
         self.fits()
         self.click("button", "Grant access")
-        expect(self.page.get_by_role("heading", name=f"Setup of {name} is complete")).to_be_visible()
+        expect(
+            self.page.get_by_role("heading", name=f"Setup of {name} is complete")
+        ).to_be_visible()
 
 
 def called(url: str, token: str, tool: str) -> str:
     """What a tool answers to the agent of this token."""
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
     answer = httpx2.post(
-        f"{url}/api/v1/tools/{tool}/call", json={"params": {"text": "hello"}}, headers=headers, timeout=HANG_LIMIT
+        f"{url}/api/v1/tools/{tool}/call",
+        json={"params": {"text": "hello"}},
+        headers=headers,
+        timeout=HANG_LIMIT,
     )
     return f"{answer.status_code} {answer.text}"
 
@@ -151,7 +165,9 @@ def test_a_newcomers_own_server_answers_within_few_clicks_on_a_desktop_and_a_pho
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [1440, 390])
-def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(tmp_path: Path, browser: Any, width: int) -> None:
+def test_newcomer_calls_decides_invites_and_undoes_within_few_clicks(
+    tmp_path: Path, browser: Any, width: int
+) -> None:
     with running(tmp_path / "var", **NO_MODELS) as up:
         url = up.says(r"the site answers at (http://127\.0\.0\.1:\d+)/")[1]
         token = up.says(r"Bearer token, shown only once:  (\S+)")[1]

@@ -55,7 +55,13 @@ def files(folder: Path) -> list[Path]:
 
 def holds(folder: Path) -> None:
     """By every way of verifying, in every order."""
-    for words in ([], ["--full"], ["--archive", str(folder)], ["--full", "--archive", str(folder)], []):
+    for words in (
+        [],
+        ["--full"],
+        ["--archive", str(folder)],
+        ["--full", "--archive", str(folder)],
+        [],
+    ):
         code, said = run("verify", *words)
         assert code == 0, said
     assert [each for each in calls.check(timezone.now()) if each.violations] == []

@@ -35,22 +35,42 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 def manifest(version: str = "1.0.0", **said: Any) -> dict[str, Any]:
     """A server of Node that asks for a key, folders and a mode."""
     return {
-        "manifest_version": "0.3", "name": "notes", "version": version, "license": "MIT", "tools": [{"name": "look"}],
-        "server": {"type": "node", "entry_point": "server/index.js", "mcp_config": {
-            "command": "node",
-            "args": ["${__dirname}/server/index.js", "--mode", "${user_config.mode}", "${user_config.folders}"],
-            "env": {"API_KEY": "${user_config.api_key}", "LIB": "${__dirname}/lib"},
-        }},
+        "manifest_version": "0.3",
+        "name": "notes",
+        "version": version,
+        "license": "MIT",
+        "tools": [{"name": "look"}],
+        "server": {
+            "type": "node",
+            "entry_point": "server/index.js",
+            "mcp_config": {
+                "command": "node",
+                "args": [
+                    "${__dirname}/server/index.js",
+                    "--mode",
+                    "${user_config.mode}",
+                    "${user_config.folders}",
+                ],
+                "env": {"API_KEY": "${user_config.api_key}", "LIB": "${__dirname}/lib"},
+            },
+        },
         "user_config": {
             "api_key": {"type": "string", "title": "API key", "sensitive": True, "required": True},
-            "folders": {"type": "directory", "title": "Folders", "multiple": True, "default": ["${HOME}/Desktop"]},
+            "folders": {
+                "type": "directory",
+                "title": "Folders",
+                "multiple": True,
+                "default": ["${HOME}/Desktop"],
+            },
             "mode": {"type": "string", "title": "Mode"},
         },
         **said,
-    }  # fmt: skip
+    }
 
 
-def bundle(said: Mapping[str, Any] | None = None, files: Mapping[str, str | bytes] | None = None) -> bytes:
+def bundle(
+    said: Mapping[str, Any] | None = None, files: Mapping[str, str | bytes] | None = None
+) -> bytes:
     """The zip file: its manifest, its server, and further files by name."""
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:

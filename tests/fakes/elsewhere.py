@@ -1,4 +1,5 @@
-"""Another site, whose database is empty: a folder of its own with SQLite, or a new database on the test's PostgreSQL."""
+"""Another site, whose database is empty: a folder of its own with SQLite, or a new database on the
+test's PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,21 +34,24 @@ class Site:
     def run(self, *words: str, stdin: str = "", **env: str) -> tuple[int, str]:
         """``manage.py words``: exit code, and what it said on both channels.
 
-        Only what needs the passphrase has it: processes of one environment share what they have read, and a restore
-        changes the keys.
+        Only what needs the passphrase has it: processes of one environment share what they have
+        read, and a restore changes the keys.
         """
         if words[0] in ("backup", "restore"):
             env = {"SLIPSNISSE_BACKUP_PASSPHRASE": PASSPHRASE} | env
         with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as given:
             given.write(stdin)
             given.seek(0)
-            process = forkserver.popen(["manage.py", *words], env=self.env | env, stdin=given, stdout=said, stderr=said)
+            process = forkserver.popen(
+                ["manage.py", *words], env=self.env | env, stdin=given, stdout=said, stderr=said
+            )
             code = process.wait(timeout=4 * HANG_LIMIT)  # a backup or a restore may take minutes
             said.seek(0)
             return code, said.read()
 
     def shown(self, expression: str) -> Any:
-        """The value of an expression there, after JSON; models are looked up with ``apps.get_model``."""
+        """The value of an expression there, after JSON; models are looked up with
+        ``apps.get_model``."""
         code = "from django.apps import apps; " + _SHOW.format(expression=expression)
         process = forkserver.popen(["-c", code], env=self.env, stdout=subprocess.PIPE)
         assert process.stdout
@@ -77,10 +81,13 @@ def on_sqlite(var: Path, *, migrate: bool = True) -> Site:
 
 
 def on_postgres(var: Path, *, migrate: bool = True) -> Site:
-    """A new site with a database of its own, on the server that the test's database is on; ``migrate`` as above."""
+    """A new site with a database of its own, on the server that the test's database is on;
+    ``migrate`` as above."""
     name = f"site_{uuid.uuid4().hex[:12]}"
     with connections["default"].cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name} TEMPLATE {migrated.NEW_SITE if migrate else 'template1'}")
+        cursor.execute(
+            f"CREATE DATABASE {name} TEMPLATE {migrated.NEW_SITE if migrate else 'template1'}"
+        )
     env = child_env()
     url = f"{env['DATABASE_URL'].rpartition('/')[0]}/{name}"
     return Site(env | {"SLIPSNISSE_VAR": str(var), "DATABASE_URL": url})

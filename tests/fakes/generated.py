@@ -1,6 +1,8 @@
-"""Sites of random shape: rows of every kind with random values of every column, saved by the services.
+"""Sites of random shape: rows of every kind with random values of every column, saved by the
+services.
 
-What a service refuses is left out: any site that people could have made may come of it. The same seed, the same site.
+What a service refuses is left out: any site that people could have made may come of it. The same
+seed, the same site.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from mcpregistry.models import (
     SlackIdentity,
     Tool,
     Workspace,
-)  # fmt: skip
+)
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
 from mcpregistry.services.configuration import site as settings_of
@@ -54,30 +56,87 @@ from subagents.services.headends import configuring as headends
 
 ACTOR = "user:test"
 ODD = (
-    "", "plain", "Ödd “quotes” 'single'", "a: b\n- c # d\n", "  spaces  ", "~", "null", "no", "1e3", "0x1f", "2026-01-01", "true",
-    "{secret: x}", "${NOT_ASKED}", "tab\there", "🧦 日本語 العربية", "trailing \\", "%s {0} {{ x }}", "-", "<b>&amp;</b>", "a" * 300,
-    "\x85", "a\u2028b\u2029", "\ufeffmark", "a\r\nb\r", "\x1b[31m\x7f", "e\u0301 \u200b", " \n", "? key", "!tag &a *a", "12:30", "a: {b: [c]}",
-)  # fmt: skip
+    "",
+    "plain",
+    "Ödd “quotes” 'single'",
+    "a: b\n- c # d\n",
+    "  spaces  ",
+    "~",
+    "null",
+    "no",
+    "1e3",
+    "0x1f",
+    "2026-01-01",
+    "true",
+    "{secret: x}",
+    "${NOT_ASKED}",
+    "tab\there",
+    "🧦 日本語 العربية",
+    "trailing \\",
+    "%s {0} {{ x }}",
+    "-",
+    "<b>&amp;</b>",
+    "a" * 300,
+    "\x85",
+    "a\u2028b\u2029",
+    "\ufeffmark",
+    "a\r\nb\r",
+    "\x1b[31m\x7f",
+    "e\u0301 \u200b",
+    " \n",
+    "? key",
+    "!tag &a *a",
+    "12:30",
+    "a: {b: [c]}",
+)
 _WAYS = ("stdio", "http", "sse", "websocket")
 _SIGNING = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
-_PERMISSIONS = ("view_server", "decide_approval", "view_run", "change_tool", "add_maintenancerequest")
+_PERMISSIONS = (
+    "view_server",
+    "decide_approval",
+    "view_run",
+    "change_tool",
+    "add_maintenancerequest",
+)
 
 
 class Maker:
-    """Makes one site. ``refused`` counts what the services did not take. ``tag`` begins its names: another's are others."""
+    """Makes one site. ``refused`` counts what the services did not take. ``tag`` begins its names:
+    another's are others."""
 
     def __init__(self, seed: int, tag: str = "") -> None:
-        self.pick, self.tag = random.Random(seed), tag
-        self.made, self.refused = 0, 0
+        self.pick = random.Random(seed)
+        self.tag = tag
+        self.made = 0
+        self.refused = 0
         self.reasons: list[str] = []
 
     def site(self) -> None:
         """Rows of every kind, in an order in which they can name each other."""
-        self.people = [User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)]
+        self.people = [
+            User.objects.create_user(f"{self.tag}p{n} {self.word()}"[:150]) for n in range(2)
+        ]
         self.people[0].groups.set(Group.objects.filter(name="approver"))
-        for kind, most in ((self._role, 2), (self._credential, 3), (self._server, 4), (self._pool, 2), (self._registry, 2), (self._agent, 3), (self._endpoint, 3), (self._budget, 2),
-                           (self._workspace, 2), (self._provider, 3), (self._expert, 2), (self._effort, 1), (self._headend, 2), (self._rule, 4), (self._grant, 8),
-                           (self._channel, 2), (self._slack, 2), (self._settings, 1)):  # fmt: skip
+        for kind, most in (
+            (self._role, 2),
+            (self._credential, 3),
+            (self._server, 4),
+            (self._pool, 2),
+            (self._registry, 2),
+            (self._agent, 3),
+            (self._endpoint, 3),
+            (self._budget, 2),
+            (self._workspace, 2),
+            (self._provider, 3),
+            (self._expert, 2),
+            (self._effort, 1),
+            (self._headend, 2),
+            (self._rule, 4),
+            (self._grant, 8),
+            (self._channel, 2),
+            (self._slack, 2),
+            (self._settings, 1),
+        ):
             for number in range(self.pick.randint(1, most)):
                 self._try(kind, number)
 
@@ -116,7 +175,11 @@ class Maker:
             return self.pick.choice(plain)
         few = range(self.pick.randint(0, 3))
         return self.pick.choice(
-            [*plain, [self.json(depth - 1) for _ in few], {self.word(): self.json(depth - 1) for _ in few}]
+            [
+                *plain,
+                [self.json(depth - 1) for _ in few],
+                {self.word(): self.json(depth - 1) for _ in few},
+            ]
         )
 
     def fill(self, of: Kind, row: Any, /, **fixed: Any) -> Any:
@@ -147,8 +210,26 @@ class Maker:
         raise NotImplementedError  # lists and objects have shapes of their own
 
     def _number(self, column: models.Field[Any, Any]) -> float:
-        least = max([0, *(each.limit_value for each in column.validators if isinstance(each, MinValueValidator))])
-        most = min([10**6, *(each.limit_value for each in column.validators if isinstance(each, MaxValueValidator))])
+        least = max(
+            [
+                0,
+                *(
+                    each.limit_value
+                    for each in column.validators
+                    if isinstance(each, MinValueValidator)
+                ),
+            ]
+        )
+        most = min(
+            [
+                10**6,
+                *(
+                    each.limit_value
+                    for each in column.validators
+                    if isinstance(each, MaxValueValidator)
+                ),
+            ]
+        )
         whole = isinstance(column, models.IntegerField)
         number = self.pick.choice([least, most, self.pick.uniform(least, most)])
         return round(number) if whole else float(number)
@@ -157,24 +238,47 @@ class Maker:
 
     def _role(self, number: int) -> None:
         group = Group.objects.create(name=f"{self.tag}{self.word()} {number}"[:150])
-        group.permissions.set(Permission.objects.filter(codename__in=self.pick.sample(_PERMISSIONS, 2)))
+        group.permissions.set(
+            Permission.objects.filter(codename__in=self.pick.sample(_PERMISSIONS, 2))
+        )
 
     def _credential(self, number: int) -> None:
-        row = self.fill(kind_of("credentials"), Credential(name=f"{self.tag}cred-{number}"), scope=[])
-        places = [f"{what}-{n}" for what in (f"server:{self.tag}s", f"provider:{self.tag}llm") for n in range(4)]
+        row = self.fill(
+            kind_of("credentials"), Credential(name=f"{self.tag}cred-{number}"), scope=[]
+        )
+        places = [
+            f"{what}-{n}"
+            for what in (f"server:{self.tag}s", f"provider:{self.tag}llm")
+            for n in range(4)
+        ]
         scope = self.pick.sample(places, self.pick.randint(0, 8))
-        credentials.save_credential(credential=row, actor=ACTOR, value=self.word() or None, scope=scope)
+        credentials.save_credential(
+            credential=row, actor=ACTOR, value=self.word() or None, scope=scope
+        )
 
     def _server(self, number: int) -> None:
         way = self.pick.choice(_WAYS)
         address = f"{'wss' if way == 'websocket' else 'https'}://h{number}.example.org/mcp"
-        local = {"command": ["/bin/echo", self.word(), "--api-key", "k3y", f"--token={number}"], "url": "", "cwd": "",
-                 "allowed_networks": [], "sandbox_read": [], "sandbox_write": []}  # fmt: skip
-        remote = local | {"command": [], "url": address + self.pick.choice(["", "?token=abc", "?a=b"]),
-                          "allowed_networks": self.pick.choice([[], ["10.0.0.0/8"]])}  # fmt: skip
+        local = {
+            "command": ["/bin/echo", self.word(), "--api-key", "k3y", f"--token={number}"],
+            "url": "",
+            "cwd": "",
+            "allowed_networks": [],
+            "sandbox_read": [],
+            "sandbox_write": [],
+        }
+        remote = local | {
+            "command": [],
+            "url": address + self.pick.choice(["", "?token=abc", "?a=b"]),
+            "allowed_networks": self.pick.choice([[], ["10.0.0.0/8"]]),
+        }
         row = Server(slug=f"{self.tag}s-{number}")
         self.fill(kind_of("servers"), row, transport=way, **(local if way == "stdio" else remote))
-        pairs = {"PLAIN": self.word() or "x", "REF": "${NAME}", "secret": self.word()} if self.chance() else {}
+        pairs = (
+            {"PLAIN": self.word() or "x", "REF": "${NAME}", "secret": self.word()}
+            if self.chance()
+            else {}
+        )
         if way == "stdio":
             row.env = pairs
         else:
@@ -185,7 +289,8 @@ class Maker:
         if self.chance(0.7):
             lifecycle.confirm_launch(server=row, actor=ACTOR, launch_hash=row.launch_hash())
         listed = [
-            self._definition(f"t{each}{self.pick.choice(['', '-é', '_x'])}") for each in range(self.pick.randint(0, 4))
+            self._definition(f"t{each}{self.pick.choice(['', '-é', '_x'])}")
+            for each in range(self.pick.randint(0, 4))
         ]
         observe.observe(server=row, listed=listed)
         for tool in self.some(row.tools.exclude(latest=None), 4):
@@ -197,7 +302,9 @@ class Maker:
     def _definition(self, name: str) -> dict[str, Any]:
         schema = {
             "type": "object",
-            "properties": {"q": {"type": "string", "description": self.word(), "default": self.json(1)}},
+            "properties": {
+                "q": {"type": "string", "description": self.word(), "default": self.json(1)}
+            },
         }
         more = {"annotations": {"readOnlyHint": self.chance()}} if self.chance() else {}
         return {"name": name, "description": self.word(), "inputSchema": schema, **more}
@@ -209,16 +316,17 @@ class Maker:
             tool.save()
 
     def _pool(self, number: int) -> None:
-        fixed = {"critical": self.pick.choice([0.0, 2.5, 10.0]), "resume": self.pick.choice([10.0, 30.0])}
+        fixed = {
+            "critical": self.pick.choice([0.0, 2.5, 10.0]),
+            "resume": self.pick.choice([10.0, 30.0]),
+        }
         row = self.fill(kind_of("energy_pools"), EnergyPool(slug=f"{self.tag}p-{number}"), **fixed)
         pools.save_pool(pool=row, actor=ACTOR)
 
     def _registry(self, number: int) -> None:
         row = self.fill(kind_of("registries"), RegistrySource(slug=f"{self.tag}r-{number}"))
-        row.base_url, row.allowed_networks = (
-            f"https://r{number}.example/{self.tag}",
-            self.pick.choice([[], ["10.0.0.0/8"]]),
-        )
+        row.base_url = f"https://r{number}.example/{self.tag}"
+        row.allowed_networks = self.pick.choice([[], ["10.0.0.0/8"]])
         sources.save_source(source=row, actor=ACTOR)
 
     def _effort(self, number: int) -> None:
@@ -228,7 +336,9 @@ class Maker:
 
     def _headend(self, number: int) -> None:
         kind = self.pick.choice(["rest", "openai", "anthropic"])
-        row = self.fill(kind_of("headends"), Headend(slug=f"{self.tag}h-{number}"), kind=kind, aliases={})
+        row = self.fill(
+            kind_of("headends"), Headend(slug=f"{self.tag}h-{number}"), kind=kind, aliases={}
+        )
         row.path = f"{self.tag.lower()}h-{number}/v1"
         row.endpoint = self.one(Endpoint.objects)
         headends.save_headend(row=row, actor=ACTOR)
@@ -236,14 +346,24 @@ class Maker:
     def _agent(self, number: int) -> None:
         owner = self.pick.choice([None, *self.people])
         capabilities = self.pick.choice([[], ["mcp_*"], [f"mcp_{self.tag}s-0::*"]])
-        row = self.fill(kind_of("agents"), Agent(slug=f"{self.tag}a-{number}"), owner=owner, capabilities=capabilities)
+        row = self.fill(
+            kind_of("agents"),
+            Agent(slug=f"{self.tag}a-{number}"),
+            owner=owner,
+            capabilities=capabilities,
+        )
         row.energy_pool = self.one(EnergyPool.objects) if self.chance() else None
         agents.save_agent(agent=row, actor=ACTOR)
 
     def _budget(self, number: int) -> None:
-        fixed = {"soft": self.pick.choice([None, Decimal(1)]), "hard": Decimal(self.pick.choice([1, 20]))}
+        fixed = {
+            "soft": self.pick.choice([None, Decimal(1)]),
+            "hard": Decimal(self.pick.choice([1, 20])),
+        }
         zone = self.pick.choice(["UTC", "Asia/Kolkata"])
-        row = self.fill(kind_of("budgets"), Budget(slug=f"{self.tag}b-{number}"), time_zone=zone, **fixed)
+        row = self.fill(
+            kind_of("budgets"), Budget(slug=f"{self.tag}b-{number}"), time_zone=zone, **fixed
+        )
         if self.chance():
             row.agent = self.one(Agent.objects)
         else:
@@ -252,12 +372,14 @@ class Maker:
 
     def _endpoint(self, number: int) -> None:
         agents.save_endpoint(
-            endpoint=self.fill(kind_of("endpoints"), Endpoint(slug=f"{self.tag}e-{number}")), actor=ACTOR
+            endpoint=self.fill(kind_of("endpoints"), Endpoint(slug=f"{self.tag}e-{number}")),
+            actor=ACTOR,
         )
 
     def _workspace(self, number: int) -> None:
         row = Workspace(directory=f"/srv/{self.tag}{number}/{self.word()}"[:200].rstrip())
-        row.endpoint, row.agent = self.one(Endpoint.objects), self.one(Agent.objects)
+        row.endpoint = self.one(Endpoint.objects)
+        row.agent = self.one(Agent.objects)
         agents.save_workspace(workspace=row, actor=ACTOR)
 
     def _provider(self, number: int) -> None:
@@ -269,7 +391,9 @@ class Maker:
         }
         row = self.fill(kind_of("providers"), Provider(slug=f"{self.tag}llm-{number}"), **fixed)
         key = self.pick.choice(["", "k3y", f"${{cred:{self.tag}cred-0}}", "x" * 200])
-        row = providers.save_provider(provider=row, actor=ACTOR, key=key, headers={"X-A": "v"} if self.chance() else {})
+        row = providers.save_provider(
+            provider=row, actor=ACTOR, key=key, headers={"X-A": "v"} if self.chance() else {}
+        )
         if self.chance():
             providers.confirm_destination(provider=row, actor=ACTOR, shown=row.destination_hash())
         for each in range(self.pick.randint(0, 3)):
@@ -278,26 +402,43 @@ class Maker:
 
     def _model(self, row: LanguageModel) -> None:
         fixed = {
-            "context_window": self.pick.choice([None, 2**31 - 1]), "max_output": self.pick.choice([1, 100_000]),
-            "buffer_tokens": self.pick.choice([0, 256]), "tokenizer": self.pick.choice(["", "tiktoken:o200k_base"]),
+            "context_window": self.pick.choice([None, 2**31 - 1]),
+            "max_output": self.pick.choice([1, 100_000]),
+            "buffer_tokens": self.pick.choice([0, 256]),
+            "tokenizer": self.pick.choice(["", "tiktoken:o200k_base"]),
             "overrides": self.pick.choice([{}, {"temperature": 0.2}]),
-        }  # fmt: skip
+        }
         providers.save_model(model=self.fill(kind_of("models"), row, **fixed), actor=ACTOR)
 
     def _expert(self, number: int) -> None:
-        schema = {"type": "object", "properties": {"a": {"description": self.word(), "default": self.json(3)}}}
+        schema = {
+            "type": "object",
+            "properties": {"a": {"description": self.word(), "default": self.json(3)}},
+        }
         fixed = {
-            "arguments": {"q": {"type": "string", "description": self.word(), "default": self.json()}},
-            "output_schema": self.pick.choice([None, schema]), "description": self.word() or "d",
+            "arguments": {
+                "q": {"type": "string", "description": self.word(), "default": self.json()}
+            },
+            "output_schema": self.pick.choice([None, schema]),
+            "description": self.word() or "d",
             "awaited_tools": self.pick.choice([[], ["s-9::later"]]),
-        }  # fmt: skip
+        }
         row = self.fill(kind_of("experts"), ExpertTool(name=f"{self.tag}expert_{number}"), **fixed)
         row = experts.save_expert(expert=row, targets=self.some(LanguageModel.objects), actor=ACTOR)
-        experts.offer(expert=row, agents=self.some(Agent.objects), endpoints=self.some(Endpoint.objects), actor=ACTOR)
+        experts.offer(
+            expert=row,
+            agents=self.some(Agent.objects),
+            endpoints=self.some(Endpoint.objects),
+            actor=ACTOR,
+        )
 
     def _rule(self, number: int) -> None:
         fixed = {"condition": self.pick.choice(["", '"a" == "b"', 'tool.name == "x\\"y"'])}
-        row = self.fill(kind_of("rules"), PolicyRule(name=f"{self.tag}r {number} {self.word()}"[:100].strip()), **fixed)
+        row = self.fill(
+            kind_of("rules"),
+            PolicyRule(name=f"{self.tag}r {number} {self.word()}"[:100].strip()),
+            **fixed,
+        )
         for column, model in (
             ("agent", Agent),
             ("endpoint", Endpoint),
@@ -309,8 +450,16 @@ class Maker:
         rules.save_rule(rule=row, actor=ACTOR, unanswered=True)
 
     def _grant(self, number: int) -> None:
-        holder = {"agent": self.one(Agent.objects)} if self.chance() else {"endpoint": self.one(Endpoint.objects)}
-        what = {"server": self.one(Server.objects)} if self.chance() else {"tool": self.one(Tool.objects)}
+        holder = (
+            {"agent": self.one(Agent.objects)}
+            if self.chance()
+            else {"endpoint": self.one(Endpoint.objects)}
+        )
+        what = (
+            {"server": self.one(Server.objects)}
+            if self.chance()
+            else {"tool": self.one(Tool.objects)}
+        )
         row = self.fill(kind_of("grants"), Grant(**holder, **what), argument_pins={})
         if self.chance(0.3) and "agent" in holder:
             row.argument_pins = {"q": self.json(1)}
@@ -319,20 +468,34 @@ class Maker:
     def _channel(self, number: int) -> None:
         way = self.pick.choice(["webhook", "email", "slack"])
         fixed = {
-            "events": self.pick.choice([[], ["asked"]]), "allowed_networks": [], "room": "C0123" if way == "slack" else "",
+            "events": self.pick.choice([[], ["asked"]]),
+            "allowed_networks": [],
+            "room": "C0123" if way == "slack" else "",
             "addresses": ["b@example.org", "a@example.org"] if way == "email" else [],
-        }  # fmt: skip
+        }
         row = self.fill(
-            kind_of("channels"), Channel(name=f"{self.tag}c {number} {self.word()}"[:100]), kind=way, **fixed
+            kind_of("channels"),
+            Channel(name=f"{self.tag}c {number} {self.word()}"[:100]),
+            kind=way,
+            **fixed,
         )
         url = {"url": f"https://h{number}.example.org/k3y?x={number}", "signing": _SIGNING}
-        row.access = {"webhook": url, "email": {}, "slack": {"token": "xoxb-t0p", "signing": "0123456789abcdef"}}[way]
+        row.access = {
+            "webhook": url,
+            "email": {},
+            "slack": {"token": "xoxb-t0p", "signing": "0123456789abcdef"},
+        }[way]
         outbox.save_channel(
-            channel=row, actor=ACTOR, servers=self.some(Server.objects), rules=self.some(PolicyRule.objects)
+            channel=row,
+            actor=ACTOR,
+            servers=self.some(Server.objects),
+            rules=self.some(PolicyRule.objects),
         )
 
     def _slack(self, number: int) -> None:
-        row = SlackIdentity(team="T1", member=f"U{self.tag}{number}", user=self.pick.choice(self.people))
+        row = SlackIdentity(
+            team="T1", member=f"U{self.tag}{number}", user=self.pick.choice(self.people)
+        )
         outbox.save_slack_identity(identity=row, actor=ACTOR)
 
     def _settings(self, number: int) -> None:

@@ -53,28 +53,64 @@ POLYGLOTS = (
 )
 
 _MODELS = (
-    Agent, Connection, Credential, Endpoint, Grant, Invocation, Server, ServerEvent, ServerTest, Token, Workspace,
-)  # fmt: skip
+    Agent,
+    Connection,
+    Credential,
+    Endpoint,
+    Grant,
+    Invocation,
+    Server,
+    ServerEvent,
+    ServerTest,
+    Token,
+    Workspace,
+)
 # Columns whose content decides something, or that nobody foreign can write.
 _KEPT = {
-    "id", "slug", "hash", "state", "lifecycle", "transport", "connect_mode", "resend", "protocol_mode", "verdict",
-    "scope", "naming_style", "description_style", "outcome", "confirmed_launch", "definition_hash", "binding",
-    "sealed_env", "sealed_headers", "sealed_value", "server_slug",
-}  # fmt: skip
+    "id",
+    "slug",
+    "hash",
+    "state",
+    "lifecycle",
+    "transport",
+    "connect_mode",
+    "resend",
+    "protocol_mode",
+    "verdict",
+    "scope",
+    "naming_style",
+    "description_style",
+    "outcome",
+    "confirmed_launch",
+    "definition_hash",
+    "binding",
+    "sealed_env",
+    "sealed_headers",
+    "sealed_value",
+    "server_slug",
+}
 
 
 def poison() -> None:
-    """Overwrite the texts of a populated site, past every check, and let a server offer hostile tools."""
+    """Overwrite the texts of a populated site, past every check, and let a server offer hostile
+    tools."""
     for model in _MODELS:
         for number, row in enumerate(model._default_manager.all()[:60]):
             texts = {f.attname: _text(f, number + place) for place, f in enumerate(_columns(model))}
             model._default_manager.filter(pk=row.pk).update(**texts)
     server = Server.objects.get(slug="time")
     listed = [
-        {"name": text, "title": text, "description": text, "inputSchema": {text: text, "enum": [text]}, "icons": [{"src": text}],
-         "annotations": {"title": text}, "_meta": {text: text}}
+        {
+            "name": text,
+            "title": text,
+            "description": text,
+            "inputSchema": {text: text, "enum": [text]},
+            "icons": [{"src": text}],
+            "annotations": {"title": text},
+            "_meta": {text: text},
+        }
         for text in POLYGLOTS
-    ]  # fmt: skip
+    ]
     observe.observe(server=server, listed=listed)
     decisions.approve_waiting(server=server, actor="user:seed")
     for row in listed:
@@ -94,13 +130,19 @@ def first_hostile() -> dict[type[models.Model], models.Model]:
     tool = time.tools.filter(pinned__isnull=False).order_by("name").first()
     assert tool is not None
     return {model: model._default_manager.all()[0] for model in _MODELS} | {
-        Server: time, Tool: tool, Definition: Definition.objects.filter(tool=tool)[0],
-    }  # fmt: skip
+        Server: time,
+        Tool: tool,
+        Definition: Definition.objects.filter(tool=tool)[0],
+    }
 
 
 def _columns(model: type[models.Model]) -> list[models.Field]:
     columns = model._meta.local_concrete_fields
-    return [f for f in columns if isinstance(f, models.CharField | models.TextField) and f.name not in _KEPT]
+    return [
+        f
+        for f in columns
+        if isinstance(f, models.CharField | models.TextField) and f.name not in _KEPT
+    ]
 
 
 def _text(field: models.Field, number: int) -> str:

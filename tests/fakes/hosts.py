@@ -1,7 +1,8 @@
-"""Hosts made of JSON-RPC, as the real ones were seen to behave: any name, any abilities, both eras, both doors.
+"""Hosts made of JSON-RPC, as the real ones were seen to behave: any name, any abilities, both eras,
+both doors.
 
-The SDK's client hides what matters for held calls: what comes before the answer, and what happens when
-the answer never does. These show every message, and can leave politely or not at all.
+The SDK's client hides what matters for held calls: what comes before the answer, and what happens
+when the answer never does. These show every message, and can leave politely or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.waiting import until
 
 PREFIX = "io.modelcontextprotocol/"
 TASKS = {"extensions": {f"{PREFIX}tasks": {}}}
-FORM, URL, BOTH = {"elicitation": {"form": {}}}, {"elicitation": {"url": {}}}, {"elicitation": {"form": {}, "url": {}}}
+FORM = {"elicitation": {"form": {}}}
+URL = {"elicitation": {"url": {}}}
+BOTH = {"elicitation": {"form": {}, "url": {}}}
 Message = dict[str, Any]
 # Gets the params of an elicitation and returns its result, or None to leave it unanswered.
 Person = Callable[[Message], Awaitable[Message | None]]
@@ -39,19 +42,30 @@ async def nobody(params: Message) -> Message | None:
 
 
 async def yes(params: Message) -> Message | None:
-    return {"action": "accept", "content": {"confirm": True}} if params.get("mode") != "url" else {"action": "accept"}
+    return (
+        {"action": "accept", "content": {"confirm": True}}
+        if params.get("mode") != "url"
+        else {"action": "accept"}
+    )
 
 
 class Host:
-    """One program at one of our doors. ``heard`` are the notifications, ``asked`` the questions it got."""
+    """One program at one of our doors. ``heard`` are the notifications, ``asked`` the questions it
+    got."""
 
     def __init__(
-        self, *, name: str = "", era: str = MODERN, abilities: Mapping[str, Any] | None = None,
+        self,
+        *,
+        name: str = "",
+        era: str = MODERN,
+        abilities: Mapping[str, Any] | None = None,
         person: Person = nobody,
-    ) -> None:  # fmt: skip
+    ) -> None:
         # A name of its own: a program that went away is not held as long the next time.
         self.info = {"name": name or f"somebody {next(_STRANGERS)}", "version": "1"}
-        self.era, self.abilities, self.person = era, dict(abilities or {}), person
+        self.era = era
+        self.abilities = dict(abilities or {})
+        self.person = person
         self.heard: list[Message] = []
         self.asked: list[Message] = []
         self.ids = itertools.count(1)
@@ -74,13 +88,21 @@ class Host:
     def meta(self, **more: Any) -> Message:
         if not self.modern:
             return more
-        own = {"protocolVersion": MODERN, "clientInfo": self.info, "clientCapabilities": self.abilities}
+        own = {
+            "protocolVersion": MODERN,
+            "clientInfo": self.info,
+            "clientCapabilities": self.abilities,
+        }
         return {f"{PREFIX}{key}": value for key, value in own.items()} | more
 
     async def handshake(self) -> None:
         if self.modern:
             return
-        params = {"protocolVersion": self.era, "capabilities": self.abilities, "clientInfo": self.info}
+        params = {
+            "protocolVersion": self.era,
+            "capabilities": self.abilities,
+            "clientInfo": self.info,
+        }
         await self.request("initialize", params)
         await self.notify("notifications/initialized", {})
 
@@ -89,12 +111,22 @@ class Host:
         return {tool["name"]: tool for tool in answer["result"]["tools"]}
 
     async def call(
-        self, tool: str, arguments: Message, *, progress: bool = True, request_id: int = 0, **meta: Any
+        self,
+        tool: str,
+        arguments: Message,
+        *,
+        progress: bool = True,
+        request_id: int = 0,
+        **meta: Any,
     ) -> Message:
         """The result as the program has it in the end; MRTR rounds are answered by the person."""
         request_id = request_id or next(self.ids)
         token = {"progressToken": request_id} if progress else {}
-        params: Message = {"name": tool, "arguments": arguments, "_meta": self.meta(**token, **meta)}
+        params: Message = {
+            "name": tool,
+            "arguments": arguments,
+            "_meta": self.meta(**token, **meta),
+        }
         while True:
             answer = await self.request("tools/call", params, request_id)
             if "error" in answer:
@@ -114,7 +146,9 @@ class Host:
                 found[key] = said
         return {"inputResponses": found, "requestState": result["requestState"]}
 
-    async def cancel(self, request_id: int, reason: str = "AbortError: The operation was aborted.") -> None:
+    async def cancel(
+        self, request_id: int, reason: str = "AbortError: The operation was aborted."
+    ) -> None:
         await self.notify("notifications/cancelled", {"requestId": request_id, "reason": reason})
 
     def progress(self, token: int | None = None) -> list[Message]:
@@ -123,7 +157,9 @@ class Host:
 
     async def until_told(self, words: str) -> Message:
         """A progress message that contains these words."""
-        return await until(lambda: next((p for p in self.progress() if words in p.get("message", "")), None))
+        return await until(
+            lambda: next((p for p in self.progress() if words in p.get("message", "")), None)
+        )
 
     async def _asked(self, message: Message) -> Message | None:
         params = message.get("params") or {}
@@ -134,7 +170,8 @@ class Host:
 class StdioHost(Host):
     def __init__(self, pipe: RawHost, **options: Any) -> None:
         super().__init__(**options)
-        self._pipe, self._seen = pipe, 0
+        self._pipe = pipe
+        self._seen = 0
         self._listening = asyncio.create_task(self._listen())
 
     async def request(self, method: str, params: Message, request_id: int = 0) -> Message:
@@ -178,7 +215,9 @@ class StdioHost(Host):
 class HttpHost(Host):
     def __init__(self, client: httpx2.AsyncClient, url: str, **options: Any) -> None:
         super().__init__(**options)
-        self._client, self._url, self._session = client, url, {}
+        self._client = client
+        self._url = url
+        self._session = {}
         self._open: dict[int, asyncio.Task[Message]] = {}
 
     async def request(self, method: str, params: Message, request_id: int = 0) -> Message:
@@ -197,13 +236,17 @@ class HttpHost(Host):
             self._open.pop(request_id, None)
 
     async def _exchange(self, message: Message) -> Message:
-        async with self._client.stream("POST", self._url, json=message, headers=self._headers(message)) as response:
+        async with self._client.stream(
+            "POST", self._url, json=message, headers=self._headers(message)
+        ) as response:
             if session := response.headers.get("mcp-session-id"):
                 self._session = {"mcp-session-id": session, "mcp-protocol-version": self.era}
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 return json.loads(await response.aread())
             async for line in response.aiter_lines():
-                if line.startswith("data: {") and (found := await self._heard(json.loads(line[5:]), message["id"])):
+                if line.startswith("data: {") and (
+                    found := await self._heard(json.loads(line[5:]), message["id"])
+                ):
                     return found
         raise Lost
 
@@ -223,7 +266,8 @@ class HttpHost(Host):
 
     async def notify(self, method: str, params: Message) -> None:
         if self.modern and method == "notifications/cancelled":
-            self.cut(params["requestId"])  # over HTTP the modern era cancels by closing the response
+            # over HTTP the modern era cancels by closing the response
+            self.cut(params["requestId"])
             return
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         await self._client.post(self._url, json=message, headers=self._headers(message))
@@ -241,12 +285,16 @@ class HttpHost(Host):
             return self._session
         names = {"mcp-protocol-version": MODERN, "mcp-method": message["method"]}
         params = message["params"]
-        name = params.get("taskId") if message["method"].startswith("tasks/") else params.get("name")
+        name = (
+            params.get("taskId") if message["method"].startswith("tasks/") else params.get("name")
+        )
         return names | ({"mcp-name": name} if name else {})
 
 
 @contextlib.asynccontextmanager
-async def http_host(site: Web, token: str, endpoint: str = "default", **options: Any) -> AsyncIterator[HttpHost]:
+async def http_host(
+    site: Web, token: str, endpoint: str = "default", **options: Any
+) -> AsyncIterator[HttpHost]:
     async with site.raw(token) as client:
         host = HttpHost(client, site.url(endpoint), **options)
         await host.handshake()

@@ -1,6 +1,7 @@
 """Fake HTTP MCP servers on 127.0.0.1:0: one that works in both eras, and a family that misbehaves.
 
-``async with fake_http(Echo(...)) as server`` gives ``server.url``; ``server.requests`` is the journal.
+``async with fake_http(Echo(...)) as server`` gives ``server.url``; ``server.requests`` is the
+journal.
 """
 
 from __future__ import annotations
@@ -75,13 +76,19 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
 
 
 def head(status: int = 200, /, **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} X", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    lines = [
+        f"HTTP/1.1 {status} X",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 def json_reply(value: Any, status: int = 200, /, **headers: str) -> bytes:
     body = json.dumps(value).encode()
-    return head(status, content_type="application/json", content_length=str(len(body)), **headers) + body
+    return (
+        head(status, content_type="application/json", content_length=str(len(body)), **headers)
+        + body
+    )
 
 
 def event(value: Any) -> bytes:
@@ -95,7 +102,9 @@ class Echo(Behaviour):
     era: str = "both"
     stream: bool = False
     session: str = "session-1"
-    tools: list[dict[str, Any]] = field(default_factory=lambda: [{"name": "echo", "inputSchema": {"type": "object"}}])
+    tools: list[dict[str, Any]] = field(
+        default_factory=lambda: [{"name": "echo", "inputSchema": {"type": "object"}}]
+    )
 
     async def respond(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         if request.method != "POST":
@@ -106,29 +115,52 @@ class Echo(Behaviour):
             writer.write(head(202, content_length="0"))
             return True
         modern = request.headers.get("mcp-protocol-version") == MODERN
-        if not modern and message["method"] != "initialize" and request.headers.get("mcp-session-id") != self.session:
-            writer.write(json_reply({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "s"}}, 404))
+        if (
+            not modern
+            and message["method"] != "initialize"
+            and request.headers.get("mcp-session-id") != self.session
+        ):
+            writer.write(
+                json_reply(
+                    {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "s"}}, 404
+                )
+            )
             return True
         return await self.answer(request, message, writer)
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         result = self.result(request, message)
-        known = message["id"] if type(message["id"]) is int else None  # as servers do that know no other ids
+        # as servers do that know no other ids
+        known = message["id"] if type(message["id"]) is int else None
         reply = {"jsonrpc": "2.0", "id": known}
-        reply |= {"result": result} if result is not None else {"error": {"code": -32601, "message": "no method"}}
+        reply |= (
+            {"result": result}
+            if result is not None
+            else {"error": {"code": -32601, "message": "no method"}}
+        )
         headers = {"mcp_session_id": self.session} if message["method"] == "initialize" else {}
         if not self.stream:
             writer.write(json_reply(reply, **headers))
             return True
         token = message.get("params", {}).get("_meta", {}).get("progressToken")
-        note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
+        note = {
+            "jsonrpc": "2.0",
+            "method": "notifications/progress",
+            "params": {"progressToken": token, "progress": 1},
+        }
         body = b": hello\r\n\r\n" + event({"jsonrpc": "2.0", "id": "q1", "method": "ping"})
         body += (event(note) if token else b"") + event(reply)
-        writer.write(head(200, content_type="text/event-stream", content_length=str(len(body)), **headers) + body)
+        writer.write(
+            head(200, content_type="text/event-stream", content_length=str(len(body)), **headers)
+            + body
+        )
         return True
 
     def result(self, request: Request, message: dict[str, Any]) -> dict[str, Any] | None:
-        method, params = message["method"], message.get("params", {})
+        method = message["method"]
+        params = message.get("params", {})
         capabilities: dict[str, Any] = {"tools": {}}
         info = {"name": "http", "version": "1"}
         cached = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -139,19 +171,26 @@ class Echo(Behaviour):
         if method == "tools/list":
             return {"tools": self.tools} | cached
         if method == "tools/call":
-            body = {"arguments": params["arguments"], "headers": request.headers, "meta": params.get("_meta", {})}
+            body = {
+                "arguments": params["arguments"],
+                "headers": request.headers,
+                "meta": params.get("_meta", {}),
+            }
             return {"content": [{"type": "text", "text": json.dumps(body)}], "_meta": {"kept": 1}}
         return {} if method == "ping" else None
 
 
 @dataclass
 class Raw(Echo):
-    """Works until ``tools/call``, which is answered with these bytes; then the connection is cut."""
+    """Works until ``tools/call``, which is answered with these bytes; then the connection is
+    cut."""
 
     raw: bytes = b""
     pause: float = 0.0
 
-    async def answer(self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def answer(
+        self, request: Request, message: dict[str, Any], writer: asyncio.StreamWriter
+    ) -> bool:
         if message["method"] != "tools/call":
             return await super().answer(request, message, writer)
         writer.write(self.raw)
@@ -189,8 +228,15 @@ class Hang(Echo):
 
 
 def gzip_bomb(size: int) -> bytes:
-    body = gzip.compress(b'{"jsonrpc":"2.0","id":1000001,"result":{"content":[{"type":"text","text":"' + b"x" * size, 9)
-    kind = {"content_type": "application/json", "content_encoding": "gzip", "content_length": str(len(body))}
+    body = gzip.compress(
+        b'{"jsonrpc":"2.0","id":1000001,"result":{"content":[{"type":"text","text":"' + b"x" * size,
+        9,
+    )
+    kind = {
+        "content_type": "application/json",
+        "content_encoding": "gzip",
+        "content_length": str(len(body)),
+    }
     return head(200, **kind) + body
 
 

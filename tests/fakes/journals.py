@@ -1,4 +1,5 @@
-"""What a fake server has noted of the messages that it received, while it may be noting the next."""
+"""What a fake server has noted of the messages that it received, while it may be noting the
+next."""
 
 from __future__ import annotations
 
@@ -15,11 +16,17 @@ def noted(journal: Path) -> list[dict[str, Any]]:
 
 def called(journal: Path) -> list[dict[str, Any]]:
     """The parameters of every ``tools/call`` among them."""
-    return [message["params"] for message in noted(journal) if message.get("method") == "tools/call"]
+    return [
+        message["params"] for message in noted(journal) if message.get("method") == "tools/call"
+    ]
 
 
 def cancelled(journal: Path, mark: str) -> bool:
     """The server was told to cancel the call that carried the mark."""
     lines = noted(journal)
     ids = {m["id"] for m in lines if m.get("method") == "tools/call" and mark in json.dumps(m)}
-    return any(m["params"]["requestId"] in ids for m in lines if m.get("method") == "notifications/cancelled")
+    return any(
+        m["params"]["requestId"] in ids
+        for m in lines
+        if m.get("method") == "notifications/cancelled"
+    )

@@ -10,4 +10,6 @@ from tests.fakes.seed import Site, populate
 
 def populated(*, calls: int) -> Site:
     """As ``populate``."""
-    return remembered(("populate", calls, settings.PASSWORD_HASHERS[0]), lambda: populate(calls=calls))
+    return remembered(
+        ("populate", calls, settings.PASSWORD_HASHERS[0]), lambda: populate(calls=calls)
+    )

@@ -1,4 +1,5 @@
-"""Definitions that servers in use list, and that hosts on the official clients refuse or cannot use as they are.
+"""Definitions that servers in use list, and that hosts on the official clients refuse or cannot use
+as they are.
 
 The name of each describes the case, so that a failing test names it.
 """
@@ -25,7 +26,11 @@ def _properties(**properties: Any) -> Item:
 SCHEMAS: Mapping[str, tuple[Item, Item]] = {
     "definitions": (
         {
-            "$defs": {"Query": _properties(ids={"type": "array", "default": None}, limit={"type": "integer"})},
+            "$defs": {
+                "Query": _properties(
+                    ids={"type": "array", "default": None}, limit={"type": "integer"}
+                )
+            },
             **_properties(query={"$ref": "#/$defs/Query"}),
             "required": ["query"],
         },
@@ -33,36 +38,59 @@ SCHEMAS: Mapping[str, tuple[Item, Item]] = {
     ),
     "recursion": (
         {
-            "$defs": {"Node": _properties(kids={"type": "array", "items": {"$ref": "#/$defs/Node"}})},
+            "$defs": {
+                "Node": _properties(kids={"type": "array", "items": {"$ref": "#/$defs/Node"}})
+            },
             **_properties(root={"$ref": "#/$defs/Node"}),
         },
         {"root": {"kids": [{"kids": []}]}},
     ),
     "reference_to_a_property": (
-        _properties(status={"enum": ["a", "b"]}, wanted={"type": "array", "items": {"$ref": "#/properties/status"}}),
+        _properties(
+            status={"enum": ["a", "b"]},
+            wanted={"type": "array", "items": {"$ref": "#/properties/status"}},
+        ),
         {"wanted": ["a"]},
     ),
     "dangling_reference": (_properties(a={"$ref": "#/$defs/Nowhere"}), {"a": "x"}),
     "reference_at_the_root": (
-        {"$ref": "#/components/schemas/C", "components": {"schemas": {"C": _properties(m={"type": "string"})}}},
+        {
+            "$ref": "#/components/schemas/C",
+            "components": {"schemas": {"C": _properties(m={"type": "string"})}},
+        },
         {"m": "x"},
     ),
     "external_reference": (_properties(a={"$ref": "https://example.invalid/s.json"}), {"a": 1}),
     "nested_id": (
-        _properties(node={"$id": "T0", **_properties(kids={"type": "array", "items": {"$ref": "T0"}})}),
+        _properties(
+            node={"$id": "T0", **_properties(kids={"type": "array", "items": {"$ref": "T0"}})}
+        ),
         {"node": {"kids": [{"kids": []}]}},
     ),
     "id_at_the_root": (
-        {"$id": "https://example.invalid/tool.json", "$schema": DRAFT_07, **_properties(a={"type": "string"})},
+        {
+            "$id": "https://example.invalid/tool.json",
+            "$schema": DRAFT_07,
+            **_properties(a={"type": "string"}),
+        },
         {"a": "x"},
     ),
-    "draft_04_bound": (_properties(ttl={"type": "integer", "minimum": 0, "exclusiveMinimum": True}), {"ttl": 5}),
+    "draft_04_bound": (
+        _properties(ttl={"type": "integer", "minimum": 0, "exclusiveMinimum": True}),
+        {"ttl": 5},
+    ),
     "draft_04_bound_declared": (
-        {"$schema": DRAFT_04, **_properties(ttl={"type": "integer", "minimum": 0, "exclusiveMinimum": True})},
+        {
+            "$schema": DRAFT_04,
+            **_properties(ttl={"type": "integer", "minimum": 0, "exclusiveMinimum": True}),
+        },
         {"ttl": 5},
     ),
     "draft_04_bound_in_2020": (
-        {"$schema": DRAFT_2020, **_properties(ttl={"type": "integer", "minimum": 0, "exclusiveMinimum": True})},
+        {
+            "$schema": DRAFT_2020,
+            **_properties(ttl={"type": "integer", "minimum": 0, "exclusiveMinimum": True}),
+        },
         {"ttl": 5},
     ),
     "required_property": (_properties(a={"type": "string", "required": True}), {"a": "x"}),
@@ -76,7 +104,10 @@ SCHEMAS: Mapping[str, tuple[Item, Item]] = {
     "required_null": ({**_properties(a={}), "required": None}, {"a": 1}),
     "properties_null": ({"type": "object", "properties": None}, {"a": 1}),
     "properties_list": ({"type": "object", "properties": []}, {"a": 1}),
-    "any_of_at_the_root": ({**_properties(a={}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"b": 1}),
+    "any_of_at_the_root": (
+        {**_properties(a={}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"b": 1},
+    ),
     "one_of_without_type": (
         {
             "oneOf": [
@@ -94,12 +125,21 @@ SCHEMAS: Mapping[str, tuple[Item, Item]] = {
         },
         {"id": "x", "title": "t"},
     ),
-    "look_ahead": (_properties(p={"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d).{8,}$"}), {"p": "Abcdefg1"}),
+    "look_ahead": (
+        _properties(p={"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d).{8,}$"}),
+        {"p": "Abcdefg1"},
+    ),
     "inline_flag": (_properties(p={"type": "string", "pattern": "(?i)^[a-z]+$"}), {"p": "Abc"}),
     "bad_pattern": (_properties(p={"type": "string", "pattern": "[a-"}), {"p": "x"}),
-    "names_in_any_script": ({**_properties(名前={"type": "string"}, **{"$top": {}}), "required": ["名前"]}, {"名前": "x"}),
-    "list_of_types_at_the_root": ({"type": ["object", "null"], "properties": {"a": {"type": "string"}}}, {"a": "x"}),
-}  # fmt: skip
+    "names_in_any_script": (
+        {**_properties(名前={"type": "string"}, **{"$top": {}}), "required": ["名前"]},
+        {"名前": "x"},
+    ),
+    "list_of_types_at_the_root": (
+        {"type": ["object", "null"], "properties": {"a": {"type": "string"}}},
+        {"a": "x"},
+    ),
+}
 # Schemas of results that ajv cannot compile, or that do not describe an object.
 RESULT_SCHEMAS: Mapping[str, Any] = {
     **{f"result_{name}": schema for name, (schema, _) in SCHEMAS.items()},
@@ -114,7 +154,10 @@ RESULT_SCHEMAS: Mapping[str, Any] = {
     "result_unknown_keyword": {**OBJECT, "example": 1, "x-order": [1]},
     "result_anchor_twice": _properties(a={"$anchor": "x"}, b={"$anchor": "x"}),
     "result_id_twice": _properties(a={"$id": "x"}, b={"$id": "x"}),
-    "result_root_id_again": {"$id": "https://example.invalid/tool.json", **_properties(b={"type": "integer"})},
+    "result_root_id_again": {
+        "$id": "https://example.invalid/tool.json",
+        **_properties(b={"type": "integer"}),
+    },
     "result_array": {"type": "array", "items": {}},
     "result_text": {"type": "string"},
     "result_null": None,
@@ -137,9 +180,13 @@ MEMBERS: Mapping[str, Item] = {
     "annotations_text": {"annotations": "read-only"},
     "annotations_list": {"annotations": []},
     "annotations_null": {"annotations": None},
-    "annotations_nulls": {"annotations": {"title": None, "readOnlyHint": None, "destructiveHint": None}},
+    "annotations_nulls": {
+        "annotations": {"title": None, "readOnlyHint": None, "destructiveHint": None}
+    },
     "annotations_texts": {"annotations": {"title": 5, "readOnlyHint": "true", "openWorldHint": 1}},
-    "annotations_audience": {"annotations": {"audience": "user", "priority": "high", "lastModified": 5}},
+    "annotations_audience": {
+        "annotations": {"audience": "user", "priority": "high", "lastModified": 5}
+    },
     "meta_list": {"_meta": []},
     "meta_null": {"_meta": None},
     "meta_text": {"_meta": "x"},
@@ -150,7 +197,10 @@ MEMBERS: Mapping[str, Item] = {
 }
 _ODD_TOOLS: tuple[Item, ...] = (
     *({"name": name, "inputSchema": schema} for name, (schema, _) in SCHEMAS.items()),
-    *({"name": name, "inputSchema": OBJECT, "outputSchema": schema} for name, schema in RESULT_SCHEMAS.items()),
+    *(
+        {"name": name, "inputSchema": OBJECT, "outputSchema": schema}
+        for name, schema in RESULT_SCHEMAS.items()
+    ),
     *({"name": name, "inputSchema": OBJECT} | member for name, member in MEMBERS.items()),
     {"name": "schema_null", "inputSchema": None},
     {"name": "schema_true", "inputSchema": True},
@@ -165,8 +215,14 @@ _ODD_TOOLS: tuple[Item, ...] = (
 _ODD_PROMPTS: tuple[Item, ...] = (
     *({"name": name} | member for name, member in MEMBERS.items()),
     {"name": "arguments_null", "arguments": None},
-    {"name": "argument_nulls", "arguments": [{"name": "a", "description": None, "required": None, "title": None}]},
-    {"name": "argument_types", "arguments": [{"name": "a", "description": 5, "required": "true", "title": []}]},
+    {
+        "name": "argument_nulls",
+        "arguments": [{"name": "a", "description": None, "required": None, "title": None}],
+    },
+    {
+        "name": "argument_types",
+        "arguments": [{"name": "a", "description": 5, "required": "true", "title": []}],
+    },
 )
 _ODD_RESOURCES: tuple[Item, ...] = (
     *({"uri": f"odd://{name}", "name": name} | member for name, member in MEMBERS.items()),
@@ -184,20 +240,49 @@ ODD: Mapping[str, tuple[Item, ...]] = {
     "prompt": _ODD_PROMPTS,
     "resource": _ODD_RESOURCES,
     "template": (
-        *({"uriTemplate": f"odd:///{name}/{{a}}", "name": name} | member for name, member in MEMBERS.items()),
+        *(
+            {"uriTemplate": f"odd:///{name}/{{a}}", "name": name} | member
+            for name, member in MEMBERS.items()
+        ),
         {"uriTemplate": "odd:///no_name/{a}"},
         {"uriTemplate": "odd:///name_null/{a}", "name": None},
     ),
 }
 
-# Members and values that schemas and definitions have, so that what is drawn comes close to what servers list.
+# Members and values that schemas and definitions have, so that what is drawn comes close to what
+# servers list.
 _WORDS = st.sampled_from(
     [
-        "type", "properties", "required", "items", "$ref", "$defs", "$id", "$schema", "$anchor", "enum", "const", "anyOf",
-        "oneOf", "allOf", "not", "if", "pattern", "patternProperties", "additionalProperties", "minimum",
-        "exclusiveMinimum", "format", "default", "title", "description", "nullable", "dependentRequired", "a",
+        "type",
+        "properties",
+        "required",
+        "items",
+        "$ref",
+        "$defs",
+        "$id",
+        "$schema",
+        "$anchor",
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "pattern",
+        "patternProperties",
+        "additionalProperties",
+        "minimum",
+        "exclusiveMinimum",
+        "format",
+        "default",
+        "title",
+        "description",
+        "nullable",
+        "dependentRequired",
+        "a",
     ]
-)  # fmt: skip
+)
 _VALUES = st.sampled_from(
     [
         "object",
@@ -213,17 +298,30 @@ _VALUES = st.sampled_from(
         "x",
     ]
 )
-_LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, allow_infinity=False) | _VALUES
-_JSON = st.recursive(
-    _LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=4), max_leaves=12
+_LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _VALUES
 )
-_SCHEMA = _JSON | st.builds(lambda more: {"type": "object"} | more, st.dictionaries(_WORDS, _JSON, max_size=4))
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+_SCHEMA = _JSON | st.builds(
+    lambda more: {"type": "object"} | more, st.dictionaries(_WORDS, _JSON, max_size=4)
+)
 _COMMON = dict.fromkeys(
-    ("title", "description", "icons", "annotations", "_meta", "execution", "mimeType", "size"), _JSON
+    ("title", "description", "icons", "annotations", "_meta", "execution", "mimeType", "size"),
+    _JSON,
 )
 _NAMES = st.sampled_from([f"odd_{letter}" for letter in "abcd"])
 _URIS = st.sampled_from([f"odd://{letter}" for letter in "abcd"])
-_TEMPLATES = st.sampled_from([f"odd:///{letter}/{{x}}" for letter in "abcd"] + ["odd:///{", "odd:///{?}"])
+_TEMPLATES = st.sampled_from(
+    [f"odd:///{letter}/{{x}}" for letter in "abcd"] + ["odd:///{", "odd:///{?}"]
+)
 
 
 def _items(own: dict[str, Any], **more: Any) -> st.SearchStrategy[list[Any]]:
@@ -231,7 +329,9 @@ def _items(own: dict[str, Any], **more: Any) -> st.SearchStrategy[list[Any]]:
     return st.lists(item | _JSON, max_size=4)
 
 
-_ARGUMENT = st.fixed_dictionaries({"name": st.just("a") | _JSON}, optional={"required": _JSON, "description": _JSON})
+_ARGUMENT = st.fixed_dictionaries(
+    {"name": st.just("a") | _JSON}, optional={"required": _JSON, "description": _JSON}
+)
 # What a server may list of every kind.
 LISTS = st.fixed_dictionaries(
     {

@@ -1,4 +1,5 @@
-"""A server of the site that lists any JSON, taken in as the site takes in what a real server lists."""
+"""A server of the site that lists any JSON, taken in as the site takes in what a real server
+lists."""
 
 from __future__ import annotations
 
@@ -17,14 +18,21 @@ from mcpregistry.services.servers import checks
 
 Lists = Mapping[str, Sequence[Any]]  # by kind
 _SILENT = Discovery(
-    tools=(), problems=(), era="legacy", protocol_version="2025-11-25", instructions="", server_info={},
+    tools=(),
+    problems=(),
+    era="legacy",
+    protocol_version="2025-11-25",
+    instructions="",
+    server_info={},
     capabilities={kind.capability: {} for kind in KINDS.values()},
-)  # fmt: skip
+)
 
 
 def read(lists: Lists) -> Discovery:
     """What the site keeps of these lists."""
-    answers = {KINDS[kind].list_method: {KINDS[kind].listed: list(items)} for kind, items in lists.items()}
+    answers = {
+        KINDS[kind].list_method: {KINDS[kind].listed: list(items)} for kind, items in lists.items()
+    }
 
     async def ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         found = answers.get(method)

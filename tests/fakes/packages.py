@@ -1,4 +1,5 @@
-"""Package registries on loopback, with the real wire formats: PyPI's simple index (PEP 503, PEP 691) and npm's registry."""
+"""Package registries on loopback, with the real wire formats: PyPI's simple index (PEP 503, PEP
+691) and npm's registry."""
 
 from __future__ import annotations
 
@@ -48,7 +49,12 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 
 
 def wheel(
-    name: str, version: str, files: Mapping[str, str], *, requires: tuple[str, ...] = (), program: str = ""
+    name: str,
+    version: str,
+    files: Mapping[str, str],
+    *,
+    requires: tuple[str, ...] = (),
+    program: str = "",
 ) -> tuple[str, bytes]:
     """File name and bytes of a wheel; ``program`` is ``name = module:function``."""
     stem = f"{name.replace('-', '_')}-{version}"
@@ -61,7 +67,9 @@ def wheel(
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: fake\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         **({f"{info}/entry_points.txt": f"[console_scripts]\n{program}\n"} if program else {}),
     }
-    record = "".join(f"{path},{_record(text)},{len(text.encode())}\n" for path, text in content.items())
+    record = "".join(
+        f"{path},{_record(text)},{len(text.encode())}\n" for path, text in content.items()
+    )
     content[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -71,7 +79,9 @@ def wheel(
 
 
 def _record(text: str) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    return "sha256=" + base64.urlsafe_b64encode(
+        hashlib.sha256(text.encode()).digest()
+    ).decode().rstrip("=")
 
 
 def tarball(manifest: Mapping[str, Any], files: Mapping[str, str]) -> bytes:
@@ -88,7 +98,8 @@ def tarball(manifest: Mapping[str, Any], files: Mapping[str, str]) -> bytes:
 
 @dataclass
 class Packages:
-    """What a registry holds, and what it was asked for. ``hold`` lets a download wait; ``answer`` overrides a path."""
+    """What a registry holds, and what it was asked for. ``hold`` lets a download wait; ``answer``
+    overrides a path."""
 
     address: str = ""
     wheels: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -110,12 +121,15 @@ class Packages:
         """Kind and bytes of an answer; None for 404."""
         parts = [part for part in unquote(path).split("/") if part]
         if parts[:1] == ["simple"] and len(parts) == 2 and parts[1] in self.wheels:
-            return "application/vnd.pypi.simple.v1+json", json.dumps(self._simple(parts[1])).encode()
+            return "application/vnd.pypi.simple.v1+json", json.dumps(
+                self._simple(parts[1])
+            ).encode()
         if parts[:1] == ["files"]:
             files = self.wheels.get(parts[1], {})
             return ("application/octet-stream", files[parts[2]]) if parts[2] in files else None
         if parts[:1] == ["npm"] and parts[-1].endswith(".tgz"):
-            name, version = "/".join(parts[1:-2]), parts[-1].removesuffix(".tgz").rpartition("+")[2]
+            name = "/".join(parts[1:-2])
+            version = parts[-1].removesuffix(".tgz").rpartition("+")[2]
             return "application/octet-stream", self.npm[name][version][1]
         name = "/".join(parts[1:])
         return (
@@ -143,21 +157,31 @@ class Packages:
                 if {"postinstall", "install", "preinstall"} & {*manifest.get("scripts", {})}
                 else {}
             )
-            | {"dist": {"tarball": f"{self.address}/npm/{name}/-/x+{version}.tgz", "integrity": integrity(content)}}
+            | {
+                "dist": {
+                    "tarball": f"{self.address}/npm/{name}/-/x+{version}.tgz",
+                    "integrity": integrity(content),
+                }
+            }
             for version, (manifest, content) in self.npm[name].items()
         }
         return {"name": name, "dist-tags": {"latest": list(versions)[-1]}, "versions": versions}
 
 
 def add_small_servers(packages: Packages) -> None:
-    """Add a small server and what it needs to both registries: "small-server" 1.0, and "@small/server" 1.0.0 and 1.1.0."""
+    """Add a small server and what it needs to both registries: "small-server" 1.0, and
+    "@small/server" 1.0.0 and 1.1.0."""
     packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n"})
     program = "small-server = small_server:main"
-    packages.add_wheel("small-server", "1.0", {"small_server.py": SERVER}, requires=("small-dep",), program=program)
+    packages.add_wheel(
+        "small-server", "1.0", {"small_server.py": SERVER}, requires=("small-dep",), program=program
+    )
     for version in ("1.0.0", "1.1.0"):
         packages.add_npm("small-dep", version, {"index.js": f'module.exports = "{version}";'})
         needs = {"small-dep": version}
-        packages.add_npm("@small/server", version, {"main.js": JS}, bin={"small": "main.js"}, dependencies=needs)
+        packages.add_npm(
+            "@small/server", version, {"main.js": JS}, bin={"small": "main.js"}, dependencies=needs
+        )
 
 
 def integrity(content: bytes) -> str:
@@ -195,7 +219,9 @@ def serving() -> Any:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     packages.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield packages

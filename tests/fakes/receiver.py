@@ -1,4 +1,5 @@
-"""HTTP receivers on 127.0.0.1:0 for what we send out: they keep every request and answer as they are told."""
+"""HTTP receivers on 127.0.0.1:0 for what we send out: they keep every request and answer as they
+are told."""
 
 from __future__ import annotations
 
@@ -46,14 +47,17 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             try:
-                status, more, answer = receiver.answer(Received(self.path, headers, body, self.command))
+                status, more, answer = receiver.answer(
+                    Received(self.path, headers, body, self.command)
+                )
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(answer)), **more}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(b"" if self.command == "HEAD" else answer)
             except ConnectionError:
-                self.close_connection = True  # the sender did not wait for our answer, or an answer is to hang up
+                # the sender did not wait for our answer, or an answer is to hang up
+                self.close_connection = True
 
         do_PUT = do_POST
         do_GET = do_POST
@@ -64,7 +68,9 @@ def listening(receiver: Receiver) -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(
+        target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02}
+    )
     thread.start()
     receiver.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:

@@ -1,4 +1,5 @@
-"""An MCP registry on loopback that speaks the API v0.1: pages, searches by time, deleted entries; and lies when told to.
+"""An MCP registry on loopback that speaks the API v0.1: pages, searches by time, deleted entries;
+and lies when told to.
 
 Source: MCP Registry API v0.1, ``GET /v0.1/servers``.
 """
@@ -16,23 +17,35 @@ from tests.fakes.receiver import Answer, Received, Receiver, listening
 
 OFFICIAL = "io.modelcontextprotocol.registry/official"
 PYPI = {
-    "registryType": "pypi", "identifier": "mcp-server-time", "version": "2026.10.19", "transport": {"type": "stdio"},
+    "registryType": "pypi",
+    "identifier": "mcp-server-time",
+    "version": "2026.10.19",
+    "transport": {"type": "stdio"},
     "packageArguments": [{"type": "named", "name": "--local-timezone", "default": "UTC"}],
-}  # fmt: skip
+}
 
 
-def entry(name: str, version: str = "1.0.0", *, at: str = "2026-10-01T00:00:00Z", **said: Any) -> dict[str, Any]:
-    """One element of ``servers``. ``said``: keys of server.json, and ``status``, ``message`` and ``published``."""
-    status, message, published = said.pop("status", "active"), said.pop("message", None), said.pop("published", at)
+def entry(
+    name: str, version: str = "1.0.0", *, at: str = "2026-10-01T00:00:00Z", **said: Any
+) -> dict[str, Any]:
+    """One element of ``servers``. ``said``: keys of server.json, and ``status``, ``message`` and
+    ``published``."""
+    status = said.pop("status", "active")
+    message = said.pop("message", None)
+    published = said.pop("published", at)
     official = {"status": status, "publishedAt": published, "updatedAt": at, "isLatest": True}
     if message:
         official["statusMessage"] = message
-    return {"server": {"name": name, "version": version, "description": "", **said}, "_meta": {OFFICIAL: official}}
+    return {
+        "server": {"name": name, "version": version, "description": "", **said},
+        "_meta": {OFFICIAL: official},
+    }
 
 
 @dataclass
 class Registry:
-    """``entries`` in the order of its pages; ``at_most`` of them on each page, whatever is asked for."""
+    """``entries`` in the order of its pages; ``at_most`` of them on each page, whatever is asked
+    for."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     at_most: int = 100
@@ -58,7 +71,9 @@ class Registry:
         start = int(query.get("cursor", "0"))
         end = start + min(limit, self.at_most)
         more = {"nextCursor": str(end)} if end < len(rows) else {}
-        return told({"servers": rows[start:end], "metadata": {"count": len(rows[start:end]), **more}})
+        return told(
+            {"servers": rows[start:end], "metadata": {"count": len(rows[start:end]), **more}}
+        )
 
 
 def told(body: object, status: int = 200) -> Answer:
@@ -85,4 +100,8 @@ def _wanted(each: dict[str, Any], query: dict[str, str]) -> bool:
 
 
 def _problem(status: int, title: str) -> Answer:
-    return status, {"Content-Type": "application/problem+json"}, json.dumps({"title": title, "status": status}).encode()
+    return (
+        status,
+        {"Content-Type": "application/problem+json"},
+        json.dumps({"title": title, "status": status}).encode(),
+    )

@@ -1,6 +1,8 @@
-"""Rows that many tests start from, without the time that it takes to make them: what was made a moment ago, put in again.
+"""Rows that many tests start from, without the time that it takes to make them: what was made a
+moment ago, put in again.
 
-They do not grow old: after ``FRESH`` seconds they are made anew, as if a test had been slow by that much.
+They do not grow old: after ``FRESH`` seconds they are made anew, as if a test had been slow by that
+much.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ _made: dict[object, _Made] = {}
 
 
 def remembered(key: object, make: Callable[[], T], ignored: str = "") -> T:
-    """What ``make`` returns, a copy; the rows that it makes are in the database. Equal keys make equal rows.
+    """What ``make`` returns, a copy; the rows that it makes are in the database. Equal keys make
+    equal rows.
 
-    It may fill empty tables and change the configuration. Where the site is not as new, ``make`` is simply called.
-    ``make`` neither reads nor writes the tables whose names begin with ``ignored``, so these may have rows.
+    It may fill empty tables and change the configuration. Where the site is not as new, ``make`` is
+    simply called. ``make`` neither reads nor writes the tables whose names begin with ``ignored``,
+    so these may have rows.
     """
     empty = origin.as_new(_CONFIGURATION, ignored)
     if empty is None:
@@ -51,7 +55,8 @@ def remembered(key: object, make: Callable[[], T], ignored: str = "") -> T:
 
 
 def _make(make: Callable[[], object], empty: list[str]) -> _Made:
-    at, result = time.monotonic(), make()
+    at = time.monotonic()
+    result = make()
     rows = {table: origin.rows(table) for table in origin.not_empty(empty)}
     return _Made(at, copy.deepcopy(result), rows, {**Configuration.objects.values().get()})
 

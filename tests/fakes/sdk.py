@@ -1,4 +1,5 @@
-"""A server made with the official SDK, over streamable HTTP (both eras) or HTTP+SSE, in a thread."""
+"""A server made with the official SDK, over streamable HTTP (both eras) or HTTP+SSE, in a
+thread."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def make_server() -> MCPServer:
         """Add a tool and tell the clients."""
         server.add_tool(lambda: "new", name="grown", description="came later")
         await ctx.notify_tools_changed()
-        await ctx.session.send_tool_list_changed()  # legacy clients hear it on their standing stream
+        # legacy clients hear it on their standing stream
+        await ctx.session.send_tool_list_changed()
         return "grown"
 
     return server
@@ -54,8 +56,10 @@ def sdk_server(kind: Literal["http", "sse"]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def listened_to(**options: Any) -> Iterator[tuple[str, list[str]]]:
-    """The same over streamable HTTP: its URL, and one entry for each stream on which a client hears of changes."""
-    app, listeners = make_server().streamable_http_app(**options), list[str]()
+    """The same over streamable HTTP: its URL, and one entry for each stream on which a client hears
+    of changes."""
+    app = make_server().streamable_http_app(**options)
+    listeners = list[str]()
 
     async def heard(scope: Any, receive: Any, send: Any) -> None:
         async def passing_on(message: Any) -> None:
@@ -71,7 +75,11 @@ def listened_to(**options: Any) -> Iterator[tuple[str, list[str]]]:
 
 def opens_stream(scope: Any, message: Any) -> bool:
     """Whether this is the moment from which a client of either era hears of changes."""
-    older = scope.get("method") == "GET" and message["type"] == "http.response.start" and message["status"] == 200
+    older = (
+        scope.get("method") == "GET"
+        and message["type"] == "http.response.start"
+        and message["status"] == 200
+    )
     return older or b"subscriptions/acknowledged" in message.get("body", b"")
 
 
@@ -107,7 +115,9 @@ class Events(EventStore):
         self._said.append((stream_id, message))
         return str(len(self._said))
 
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+    async def replay_events_after(
+        self, last_event_id: str, send_callback: EventCallback
+    ) -> str | None:
         stream, _ = self._said[int(last_event_id) - 1]
         for number, (of, message) in enumerate(self._said, 1):
             if of == stream and number > int(last_event_id) and message is not None:
@@ -121,14 +131,18 @@ class Events(EventStore):
 
 @contextlib.contextmanager
 def resumable_server() -> Iterator[str]:
-    """A server with an event store, as 2025-11-25 recommends: it primes its streams and may end them early."""
-    server, events, sent = make_server(), Events(), bytearray()
+    """A server with an event store, as 2025-11-25 recommends: it primes its streams and may end
+    them early."""
+    server = make_server()
+    events = Events()
+    sent = bytearray()
 
     @server.tool()
     async def leave_and_answer(a: int, b: int, ctx: Context) -> int:
         """Add two numbers, but let the caller come back for the sum."""
         opening = f"id: {events.primed(str(ctx.request_id))}\r\n".encode()
-        await until(lambda: opening in sent)  # closed sooner, the stream would be lost: its caller knows no id of it
+        # closed sooner, the stream would be lost: its caller knows no id of it
+        await until(lambda: opening in sent)
         await ctx.close_sse_stream()
         await asyncio.sleep(0.3)
         return a + b

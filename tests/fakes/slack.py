@@ -41,16 +41,21 @@ class Slack(Receiver):
         self.otherwise = self._api
 
     def _api(self, request: Received) -> Answer:
-        method, payload = request.path.removeprefix("/api/"), json.loads(request.body)
+        method = request.path.removeprefix("/api/")
+        payload = json.loads(request.body)
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return said({"ok": False, "error": "invalid_auth"})
         if not request.headers["content-type"].startswith("application/json"):
             return said({"ok": False, "error": "invalid_form_data"})
         known = {
-            "chat.postMessage": self._post, "chat.update": self._update, "chat.postEphemeral": self._whisper,
+            "chat.postMessage": self._post,
+            "chat.update": self._update,
+            "chat.postEphemeral": self._whisper,
             "views.open": self._open,
-        }  # fmt: skip
-        return said(known[method](payload) if method in known else {"ok": False, "error": "unknown_method"})
+        }
+        return said(
+            known[method](payload) if method in known else {"ok": False, "error": "unknown_method"}
+        )
 
     def _post(self, payload: dict[str, Any]) -> dict[str, Any]:
         if payload["channel"] != ROOM:
@@ -82,27 +87,37 @@ class Slack(Receiver):
 
     # People
 
-    def press(self, address: str, stamp: str, action: str, *, member: str = "U0ANN", **signing: Any) -> HttpResponse:
+    def press(
+        self, address: str, stamp: str, action: str, *, member: str = "U0ANN", **signing: Any
+    ) -> HttpResponse:
         """Somebody presses a button of the message."""
         blocks = [block for block in self.messages[stamp]["blocks"] if block["type"] == "actions"]
         elements = [element for block in blocks for element in block["elements"]]
         button = next(element for element in elements if element["action_id"] == action)
         self.triggers.add(trigger := secrets.token_hex(8))
         payload = {
-            "type": "block_actions", "user": {"id": member, "team_id": TEAM}, "team": {"id": TEAM},
-            "trigger_id": trigger, "channel": {"id": ROOM}, "container": {"channel_id": ROOM, "message_ts": stamp},
+            "type": "block_actions",
+            "user": {"id": member, "team_id": TEAM},
+            "team": {"id": TEAM},
+            "trigger_id": trigger,
+            "channel": {"id": ROOM},
+            "container": {"channel_id": ROOM, "message_ts": stamp},
             "actions": [{"type": "button", "action_id": action, "value": button.get("value", "")}],
-        }  # fmt: skip
+        }
         return post(address, payload, **signing)
 
     def submit(self, address: str, *, reason: str, member: str = "U0ANN") -> HttpResponse:
         """Somebody fills in the dialog that was opened last."""
         view = self.views.pop()
-        state = {"values": {"reason": {"reason": {"type": "plain_text_input", "value": reason or None}}}}
+        state = {
+            "values": {"reason": {"reason": {"type": "plain_text_input", "value": reason or None}}}
+        }
         payload = {
-            "type": "view_submission", "user": {"id": member, "team_id": TEAM}, "team": {"id": TEAM},
+            "type": "view_submission",
+            "user": {"id": member, "team_id": TEAM},
+            "team": {"id": TEAM},
             "view": {**view, "state": state},
-        }  # fmt: skip
+        }
         return post(address, payload)
 
 
@@ -111,17 +126,30 @@ def said(value: dict[str, Any]) -> Answer:
 
 
 def post(
-    address: str, payload: Any, *, secret: str = SIGNING, at: float | None = None, tamper: bytes = b"",
+    address: str,
+    payload: Any,
+    *,
+    secret: str = SIGNING,
+    at: float | None = None,
+    tamper: bytes = b"",
     signature: str | None = None,
-) -> HttpResponse:  # fmt: skip
-    """Slack's signed post (docs.slack.dev/authentication/verifying-requests-from-slack), written from the docs."""
+) -> HttpResponse:
+    """Slack's signed post (docs.slack.dev/authentication/verifying-requests-from-slack), written
+    from the docs."""
     seconds = str(int(time.time() if at is None else at))
     body = urlencode({"payload": json.dumps(payload)}).encode()
-    digest = hmac.new(secret.encode(), b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
+    digest = hmac.new(
+        secret.encode(), b"v0:" + seconds.encode() + b":" + body, hashlib.sha256
+    ).hexdigest()
     return Client(enforce_csrf_checks=True).post(
-        address, body + tamper, content_type="application/x-www-form-urlencoded",
-        headers={"X-Slack-Signature": f"v0={digest}" if signature is None else signature, "X-Slack-Request-Timestamp": seconds},
-    )  # fmt: skip
+        address,
+        body + tamper,
+        content_type="application/x-www-form-urlencoded",
+        headers={
+            "X-Slack-Signature": f"v0={digest}" if signature is None else signature,
+            "X-Slack-Request-Timestamp": seconds,
+        },
+    )
 
 
 def odd_blocks(payload: dict[str, Any]) -> str:

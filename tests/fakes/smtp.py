@@ -1,4 +1,5 @@
-"""A mail server on 127.0.0.1:0 (RFC 5321, the few commands that a client needs). It keeps what it was given."""
+"""A mail server on 127.0.0.1:0 (RFC 5321, the few commands that a client needs). It keeps what it
+was given."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class Mailbox:
     port: int = 0
     raw: list[bytes] = field(default_factory=list)
     recipients: list[list[str]] = field(default_factory=list)
-    refuse: dict[str, bytes] = field(default_factory=dict)  # verb -> reply, such as {"DATA": b"451 later"}
+    # verb -> reply, such as {"DATA": b"451 later"}
+    refuse: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def letters(self) -> list[EmailMessage]:
@@ -67,7 +69,9 @@ def mailbox() -> Iterator[Mailbox]:
 
     with Server(("127.0.0.1", 0), Session) as server:
         box.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02})
+        thread = threading.Thread(
+            target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02}
+        )
         thread.start()
         yield box
         server.shutdown()

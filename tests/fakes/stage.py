@@ -1,7 +1,8 @@
-"""A configured site for tests of the gateway: rows, a web process on a real socket, clients of both eras.
+"""A configured site for tests of the gateway: rows, a web process on a real socket, clients of both
+eras.
 
-Rows are made through the services, as the admin makes them, so a test that changes something here is
-another process than the gateway that it looks at.
+Rows are made through the services, as the admin makes them, so a test that changes something here
+is another process than the gateway that it looks at.
 """
 
 from __future__ import annotations
@@ -77,14 +78,18 @@ async def outside(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
 
 
 async def seen_outside(look: Callable[[], R | None], patience: float = HANG_LIMIT) -> R:
-    """Ask as ``outside`` until it finds something, all the time on one connection: opening one costs more than asking."""
+    """Ask as ``outside`` until it finds something, all the time on one connection: opening one
+    costs more than asking."""
     found = await outside(eventually, look, patience)
     assert found is not None
     return found
 
 
 def listed(*names: str, **fields: Any) -> list[dict[str, Any]]:
-    return [{"name": name, "description": f"Does {name}.", "inputSchema": ANYTHING} | fields for name in names]
+    return [
+        {"name": name, "description": f"Does {name}.", "inputSchema": ANYTHING} | fields
+        for name in names
+    ]
 
 
 @dataclass
@@ -95,7 +100,8 @@ class Stage:
     tokens: dict[str, str] = field(default_factory=dict)
 
     def endpoint(self, slug: str = "default", **fields: Any) -> Endpoint:
-        Configuration.objects.update(default_outcome="allow")  # what is granted runs, unless a test says otherwise
+        # what is granted runs, unless a test says otherwise
+        Configuration.objects.update(default_outcome="allow")
         return agents.save_endpoint(endpoint=Endpoint(slug=slug, **fields), actor=ACTOR)
 
     def agent(self, slug: str = "local", *granted: Server, **fields: Any) -> str:
@@ -106,11 +112,15 @@ class Stage:
         self.tokens[slug] = tokens.issue_token(name="test", agent=agent, actor=ACTOR)[1]
         return self.tokens[slug]
 
-    def fake(self, name: str, tools: Sequence[Mapping[str, Any]], slug: str = "", **env: str) -> Server:
+    def fake(
+        self, name: str, tools: Sequence[Mapping[str, Any]], slug: str = "", **env: str
+    ) -> Server:
         """``tests/fakes/servers/NAME.py``, active, with these tools approved; not started."""
         command = [sys.executable, "-S", str(SERVERS / f"{name}.py")]
         env = {"FAKE_LISTED": json.dumps(tools)} | env  # it says what is approved here
-        return self.server(slug or name, tools, command=command, env=env, connect_timeout=HANG_LIMIT)
+        return self.server(
+            slug or name, tools, command=command, env=env, connect_timeout=HANG_LIMIT
+        )
 
     def server(
         self,
@@ -120,7 +130,9 @@ class Stage:
         **fields: Any,
     ) -> Server:
         server = lifecycle.save_server(server=Server(slug=slug, **fields), actor=ACTOR)
-        server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
+        server = lifecycle.confirm_launch(
+            server=server, actor=ACTOR, launch_hash=server.launch_hash()
+        )
         observe.observe(server=server, listed=[dict(tool) for tool in tools], others=others)
         decisions.approve_waiting(server=server, actor=ACTOR)
         return server
@@ -144,10 +156,17 @@ class Stage:
         """Many approved tools in a moment, without the history that the services keep."""
         now = timezone.now()
         rows = Tool.objects.bulk_create(
-            Tool(server=server, name=tool["name"], first_seen_at=now, last_seen_at=now) for tool in tools
+            Tool(server=server, name=tool["name"], first_seen_at=now, last_seen_at=now)
+            for tool in tools
         )
         approved = Definition.objects.bulk_create(
-            Definition(tool=row, hash=definition_hash(tool), body=stored(visible(tool)), seen_at=now, approved=True)
+            Definition(
+                tool=row,
+                hash=definition_hash(tool),
+                body=stored(visible(tool)),
+                seen_at=now,
+                approved=True,
+            )
             for row, tool in zip(rows, tools, strict=True)
         )
         for row, definition in zip(rows, approved, strict=True):
@@ -165,7 +184,10 @@ class Stage:
 
     def runmcp(self, *arguments: str, **env: str) -> StdioServerParameters:
         return StdioServerParameters(
-            command=sys.executable, args=["manage.py", "runmcp", *arguments], env=self.env | env, cwd=str(ROOT)
+            command=sys.executable,
+            args=["manage.py", "runmcp", *arguments],
+            env=self.env | env,
+            cwd=str(ROOT),
         )
 
 
@@ -186,12 +208,16 @@ class Web:
         self.streams += response.request.method == "GET" and response.status_code == 200
 
     def start(self, **env: str) -> psutil.Process:
-        """One more process on the same socket; returns when it is ready. ``env``: further variables."""
+        """One more process on the same socket; returns when it is ready. ``env``: further
+        variables."""
         number = self._socket.fileno()
         process = forkserver.popen(
             ["-m", self.module, "--fd", str(number)],
-            env=self._env | env, pass_fds=[number], stdout=self._log, stderr=self._log,
-        )  # fmt: skip
+            env=self._env | env,
+            pass_fds=[number],
+            stdout=self._log,
+            stderr=self._log,
+        )
         self.processes.append(process)
         return psutil.Process(process.pid)
 
@@ -199,7 +225,12 @@ class Web:
         def ready() -> bool:
             assert all(process.poll() is None for process in self.processes)
             with contextlib.suppress(httpx2.HTTPError):
-                return httpx2.get(f"http://{self.address}/readyz", timeout=HANG_LIMIT, **PLAIN).status_code == 200
+                return (
+                    httpx2.get(
+                        f"http://{self.address}/readyz", timeout=HANG_LIMIT, **PLAIN
+                    ).status_code
+                    == 200
+                )
             return False
 
         try:
@@ -212,7 +243,12 @@ class Web:
         headers = {"authorization": f"Bearer {token}"}
 
         def known() -> bool:
-            return httpx2.post(self.url(), headers=headers, json={}, timeout=HANG_LIMIT, **PLAIN).status_code != 401
+            return (
+                httpx2.post(
+                    self.url(), headers=headers, json={}, timeout=HANG_LIMIT, **PLAIN
+                ).status_code
+                != 401
+            )
 
         try:
             eventually(known)
@@ -237,7 +273,8 @@ class Web:
             self._log.close()
 
     def terminate(self) -> None:
-        """Tell every process to end. Our own hold on the socket goes first: it would take connections for nobody."""
+        """Tell every process to end. Our own hold on the socket goes first: it would take
+        connections for nobody."""
         self._socket.close()
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
@@ -246,21 +283,37 @@ class Web:
         return f"http://{self.address}/mcp/{endpoint}"
 
     @contextlib.asynccontextmanager
-    async def raw(self, token: str = "", *, kept: bool = True, **headers: str) -> AsyncIterator[httpx2.AsyncClient]:
-        """Plain HTTP with the usual headers. ``kept``: it keeps its connections, else it opens one for each request."""
-        usual = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    async def raw(
+        self, token: str = "", *, kept: bool = True, **headers: str
+    ) -> AsyncIterator[httpx2.AsyncClient]:
+        """Plain HTTP with the usual headers. ``kept``: it keeps its connections, else it opens one
+        for each request."""
+        usual = {
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+        }
         if token:
             usual["authorization"] = f"Bearer {token}"
-        timeout, limits = httpx2.Timeout(HANG_LIMIT), httpx2.Limits(max_keepalive_connections=20 if kept else 0)
-        async with httpx2.AsyncClient(headers=usual | headers, timeout=timeout, limits=limits, **PLAIN) as client:
+        timeout = httpx2.Timeout(HANG_LIMIT)
+        limits = httpx2.Limits(max_keepalive_connections=20 if kept else 0)
+        async with httpx2.AsyncClient(
+            headers=usual | headers, timeout=timeout, limits=limits, **PLAIN
+        ) as client:
             yield client
 
     @contextlib.asynccontextmanager
     async def client(
-        self, token: str, mode: str, endpoint: str = "default", *, door: str = "http", kept: bool = True, **options: Any
+        self,
+        token: str,
+        mode: str,
+        endpoint: str = "default",
+        *,
+        door: str = "http",
+        kept: bool = True,
+        **options: Any,
     ) -> AsyncIterator[Client]:
-        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"; ``door`` is http, sse or ws; ``kept``: over http, it keeps its
-        connections, else it opens one for each request.
+        """The SDK's client. ``mode`` is "2026-07-28", "auto" or "legacy"; ``door`` is http, sse or
+        ws; ``kept``: over http, it keeps its connections, else it opens one for each request.
         """
         if door != "http":
             address = f"{self.url(endpoint)}/{door}"
@@ -275,7 +328,9 @@ class Web:
             return
         limits = httpx2.Limits(max_connections=500, max_keepalive_connections=500 if kept else 0)
         headers = {"authorization": f"Bearer {token}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=HANG_LIMIT, limits=limits, **PLAIN) as http:
+        async with httpx2.AsyncClient(
+            headers=headers, timeout=HANG_LIMIT, limits=limits, **PLAIN
+        ) as http:
             http.event_hooks = {"response": [self._note]}
             transport = streamable_http_client(self.url(endpoint), http_client=http)
             async with Client(transport, mode=mode, cache=None, **options) as client:
@@ -301,8 +356,11 @@ class OutputEndedError(AssertionError):
 class RawHost:
     """A host made of pipes: sees every byte that ``runmcp`` writes to stdout."""
 
-    def __init__(self, process: asyncio.subprocess.Process | forkserver.PipedProcess, log: Any) -> None:
-        self.process, self._log = process, log
+    def __init__(
+        self, process: asyncio.subprocess.Process | forkserver.PipedProcess, log: Any
+    ) -> None:
+        self.process = process
+        self._log = log
         self.lines: list[bytes] = []
         self._parsed: list[dict[str, Any]] = []
         self._news = asyncio.Event()
@@ -342,7 +400,8 @@ class RawHost:
             self.process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
 
     async def beyond(self, count: int) -> bool:
-        """Wait until more than so many lines have come; return False if the output has ended before."""
+        """Wait until more than so many lines have come; return False if the output has ended
+        before."""
         while len(self.lines) <= count:
             if self._output_ended:
                 return False
@@ -350,7 +409,9 @@ class RawHost:
             await self._news.wait()
         return True
 
-    async def until(self, condition: Callable[[dict[str, Any]], Any], patience: float = HANG_LIMIT) -> dict[str, Any]:
+    async def until(
+        self, condition: Callable[[dict[str, Any]], Any], patience: float = HANG_LIMIT
+    ) -> dict[str, Any]:
         """A copy of the first such message."""
         try:
             async with asyncio.timeout(patience):
@@ -372,15 +433,21 @@ class RawHost:
 
     async def handshake(self, version: str = "2025-11-25", request_id: Any = 0) -> dict[str, Any]:
         info = {"name": "raw", "version": "1"}
-        answer = await self.ask(request_id, "initialize", protocolVersion=version, capabilities={}, clientInfo=info)
+        answer = await self.ask(
+            request_id, "initialize", protocolVersion=version, capabilities={}, clientInfo=info
+        )
         self.send({"method": "notifications/initialized"})
         return answer
 
     def family(self) -> list[psutil.Process]:
-        return [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+        return [
+            *psutil.Process(self.process.pid).children(recursive=True),
+            psutil.Process(self.process.pid),
+        ]
 
     def runs(self, program: str) -> bool:
-        """Whether one of its processes has this in its command line. Those that end just now have none."""
+        """Whether one of its processes has this in its command line. Those that end just now have
+        none."""
         return bool(with_words(program, self.family()))
 
     async def end(self, patience: float = HANG_LIMIT) -> int:
@@ -400,11 +467,15 @@ class RawHost:
 async def raw_host(
     parameters: StdioServerParameters, program: Sequence[str] = (), *, forked: bool = False
 ) -> AsyncIterator[RawHost]:
-    """Start ``runmcp`` (or another ``program``) the way a host does; ``forked`` where its start is not looked at."""
+    """Start ``runmcp`` (or another ``program``) the way a host does; ``forked`` where its start is
+    not looked at."""
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115
     options: dict[str, Any] = {
-        "cwd": parameters.cwd, "env": parameters.env, "stderr": log, "limit": 64 * 1024 * 1024,
-    }  # fmt: skip
+        "cwd": parameters.cwd,
+        "env": parameters.env,
+        "stderr": log,
+        "limit": 64 * 1024 * 1024,
+    }
     process: asyncio.subprocess.Process | forkserver.PipedProcess
     if forked:
         process = await forkserver.piped(parameters.args, **options)
@@ -439,7 +510,8 @@ M = TypeVar("M", bound=Model)
 
 
 def in_order(rows: QuerySet[M], call: str = "pk") -> QuerySet[M]:
-    """As their calls were begun, by the numbers in the audit log: a clock may be put back between two."""
+    """As their calls were begun, by the numbers in the audit log: a clock may be put back between
+    two."""
     subject = Concat(Value("call:"), OuterRef(call), output_field=CharField())
     first = AuditEntry.objects.filter(subject=subject).order_by("id").values("id")[:1]
     return cast("QuerySet[M]", rows.annotate(begun=Subquery(first)).order_by("begun"))

@@ -1,4 +1,5 @@
-"""What somebody with the rights of the database's owner does to the audit log: past the guards, which are back afterwards."""
+"""What somebody with the rights of the database's owner does to the audit log: past the guards,
+which are back afterwards."""
 
 from __future__ import annotations
 
@@ -20,13 +21,18 @@ from tests import origin
 
 @contextmanager
 def unguarded() -> Iterator[None]:
-    """No trigger fires on this thread's connection: a hundredth of what it costs to take all away and make them anew."""
-    with transaction.atomic(), origin.unguarded({model._meta.db_table for model in apps.get_models()}):
+    """No trigger fires on this thread's connection: a hundredth of what it costs to take all away
+    and make them anew."""
+    with (
+        transaction.atomic(),
+        origin.unguarded({model._meta.db_table for model in apps.get_models()}),
+    ):
         yield
 
 
 def sealed_anew() -> None:
-    """The log of a new site. A test's database was migrated by another process, with another key."""
+    """The log of a new site. A test's database was migrated by another process, with another
+    key."""
     with unguarded():
         AuditSeal.objects.all().delete()
     AuditVerification.objects.all().delete()
@@ -43,7 +49,8 @@ def verify(*, full: bool = False) -> verification.Report:
 
 def process_wrote(writer: str, numbers: int, *, minutes_ago: float = 0) -> Chain:
     """Write entries of a process's own chain."""
-    chain, at = Chain(writer), timezone.now() - timedelta(minutes=minutes_ago)
+    chain = Chain(writer)
+    at = timezone.now() - timedelta(minutes=minutes_ago)
     for number in range(numbers):
         chain, made = chain.extended([Fact("test", "ann", "x", {"number": number})], at)
         AuditEntry.objects.create(**made[0]._asdict())
@@ -54,5 +61,8 @@ def rewrite_without_key(entries: list[AuditEntry]) -> None:
     """A chain from its first entry on, in one piece, as whoever has no key can write it."""
     head = GENESIS
     for entry in entries:
-        head, prev = hashlib.sha256((head + entry.body).encode()).hexdigest(), head
-        AuditEntry.objects.filter(pk=entry.pk).update(prev=prev, hash=head, key_id="", body=entry.body)
+        prev = head
+        head = hashlib.sha256((head + entry.body).encode()).hexdigest()
+        AuditEntry.objects.filter(pk=entry.pk).update(
+            prev=prev, hash=head, key_id="", body=entry.body
+        )

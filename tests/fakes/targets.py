@@ -28,7 +28,9 @@ def stdio_target(
     return Target(**(values | changes))
 
 
-def http_target(url: str, *, server_id: int = 1, limits: dict[str, Any] | None = None, **changes: Any) -> Target:
+def http_target(
+    url: str, *, server_id: int = 1, limits: dict[str, Any] | None = None, **changes: Any
+) -> Target:
     """A target for a server on loopback, which is allowed explicitly."""
     values: dict[str, Any] = {
         "server_id": server_id,

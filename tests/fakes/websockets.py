@@ -16,14 +16,20 @@ from websockets.typing import Subprotocol
 from tests.waiting import HANG_LIMIT
 
 
-def dial(url: str, token: str = "", *, subprotocols: tuple[str, ...] = ("mcp",), **headers: str) -> connect:
+def dial(
+    url: str, token: str = "", *, subprotocols: tuple[str, ...] = ("mcp",), **headers: str
+) -> connect:
     """``websockets``' own client, with a token."""
     known = {"Authorization": f"Bearer {token}"} if token else {}
     offered = [Subprotocol(name) for name in subprotocols] or None
     return connect(
-        url.replace("http", "ws", 1), subprotocols=offered, additional_headers=known | headers, proxy=None,
-        open_timeout=HANG_LIMIT, ping_timeout=None,  # a busy machine is no dead one
-    )  # fmt: skip
+        url.replace("http", "ws", 1),
+        subprotocols=offered,
+        additional_headers=known | headers,
+        proxy=None,
+        open_timeout=HANG_LIMIT,
+        ping_timeout=None,  # a busy machine is no dead one
+    )
 
 
 @contextlib.asynccontextmanager
@@ -36,7 +42,9 @@ async def websocket_client(url: str, token: str) -> AsyncIterator[tuple[Any, Any
         async with to_client:
             with contextlib.suppress(ConnectionClosed):
                 async for frame in socket:
-                    await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(frame, by_name=False)))
+                    await to_client.send(
+                        SessionMessage(jsonrpc_message_adapter.validate_json(frame, by_name=False))
+                    )
 
     async def write(socket: ClientConnection) -> None:
         async for item in from_client:

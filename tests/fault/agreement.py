@@ -1,8 +1,10 @@
-"""The invariant of everything that fails: what a caller was told agrees with the record, and with what was sent.
+"""The invariant of everything that fails: what a caller was told agrees with the record, and with
+what was sent.
 
-Told that it succeeded: it did. Told that it was not sent, or cancelled, refused or expired: nothing reached the server,
-and the record knows of no sending. Told "pending" or "unknown": there is a record that says what becomes of it. The
-cells in which the database fails look at it, and so does the matrix of deaths (``matrix.py``).
+Told that it succeeded: it did. Told that it was not sent, or cancelled, refused or expired: nothing
+reached the server, and the record knows of no sending. Told "pending" or "unknown": there is a
+record that says what becomes of it. The cells in which the database fails look at it, and so does
+the matrix of deaths (``matrix.py``).
 """
 
 from __future__ import annotations
@@ -12,18 +14,25 @@ from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import AuditEntry, Invocation
 
 _ANSWERED = {State.SUCCEEDED, State.TOOL_ERROR}
-_LET_GO = {None, State.NOT_SENT, State.CANCELLED}  # what the record may say of a call that was not sent; None: nothing
+# what the record may say of a call that was not sent; None: nothing
+_LET_GO = {None, State.NOT_SENT, State.CANCELLED}
 
 
 def contradictions(told: State, call_id: str, sent: int) -> list[str]:
-    """What is wrong between the words to the caller, the row, the audit log, and how often the server was asked."""
+    """What is wrong between the words to the caller, the row, the audit log, and how often the
+    server was asked."""
     recorded = Invocation.objects.filter(pk=call_id).values_list("state", flat=True).first()
-    dispatched = AuditEntry.objects.filter(kind="call.dispatched", subject=f"call:{call_id}").count()
+    dispatched = AuditEntry.objects.filter(
+        kind="call.dispatched", subject=f"call:{call_id}"
+    ).count()
     fair = {
         "it was sent twice": sent <= 1 and dispatched <= 1,
         "it was sent without a record of that": dispatched >= sent,
-        f"the record says {recorded}": _may_be_recorded(told, State(recorded) if recorded else None),
-        "it was sent, or may have been": told not in TERMINAL - _ANSWERED - {State.UNKNOWN} or sent == 0,
+        f"the record says {recorded}": _may_be_recorded(
+            told, State(recorded) if recorded else None
+        ),
+        "it was sent, or may have been": told not in TERMINAL - _ANSWERED - {State.UNKNOWN}
+        or sent == 0,
         "the record says that it was sent": told not in _NEVER or dispatched == 0,
         "it never reached the server": told not in _ANSWERED or sent == 1,
     }
@@ -37,11 +46,13 @@ def _may_be_recorded(told: State, recorded: State | None) -> bool:
     match told:
         case State.NOT_SENT:
             return recorded in _LET_GO
-        case State.DENIED | State.CANCELLED:  # refused while the database was away: then there is no record
+        case State.DENIED | State.CANCELLED:
+            # refused while the database was away: then there is no record
             return recorded in (None, told)
         case State.UNKNOWN:
             return recorded is not None
-        case State.PENDING | State.READY | State.DISPATCHED:  # nothing is over, and coming back finds it
+        case State.PENDING | State.READY | State.DISPATCHED:
+            # nothing is over, and coming back finds it
             return recorded is not None and recorded not in TERMINAL
     return recorded is told
 

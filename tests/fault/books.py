@@ -1,4 +1,5 @@
-"""Whether the books of energy agree with the records: everything is charged once, and nobody for time in which nothing ran."""
+"""Whether the books of energy agree with the records: everything is charged once, and nobody for
+time in which nothing ran."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ Kind = EnergyEntry.Kind
 
 def give_pool(*agents: str, **fields: Any) -> EnergyPool:
     """A pool of these agents, which does not refill if no field says so."""
-    facts: dict[str, Any] = {"slug": "shared", "capacity": CAPACITY, "regeneration": 0.0, "per_second": PER_SECOND}
+    facts: dict[str, Any] = {
+        "slug": "shared",
+        "capacity": CAPACITY,
+        "regeneration": 0.0,
+        "per_second": PER_SECOND,
+    }
     pool = pools.save_pool(pool=EnergyPool(**facts | fields), actor=ACTOR)
     Agent.objects.filter(slug__in=agents).update(energy_pool=pool)
     return pool
@@ -41,8 +47,9 @@ def least_and_most(lived: float) -> tuple[float, float]:
 class Known:
     """What is known of the processes and the server.
 
-    ``dead``: when processes ended, by their ids. ``paused``: processes that were stopped for a while, whose signs of life ended
-    earlier. ``received``: texts of the calls that the server has received.
+    ``dead``: when processes ended, by their ids. ``paused``: processes that were stopped for a
+    while, whose signs of life ended earlier. ``received``: texts of the calls that the server has
+    received.
     """
 
     dead: Mapping[int, float]
@@ -76,9 +83,16 @@ def _of_pool(pool: EnergyPool, known: Known) -> Iterator[str]:
     yield from _of_work(entries, agents)
 
 
-def _of_call(pool: EnergyPool, call: Invocation, charges: Sequence[EnergyEntry], known: Known) -> Iterator[str]:
+def _of_call(
+    pool: EnergyPool, call: Invocation, charges: Sequence[EnergyEntry], known: Known
+) -> Iterator[str]:
     cost = sum(charge.amount for charge in charges)
-    if call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT or not call.server_slug:
+    if (
+        call.dispatched_at is None
+        or call.finished_at is None
+        or call.state == State.NOT_SENT
+        or not call.server_slug
+    ):
         if cost:
             yield f"{call} was never sent, and cost {cost}"
         return
@@ -87,7 +101,9 @@ def _of_call(pool: EnergyPool, call: Invocation, charges: Sequence[EnergyEntry],
     if call.error_code != SUPPOSED:
         worked = max((charge.seconds or 0.0 for charge in charges), default=-1.0)
         waited = seconds - worked
-        if abs(cost - PER_SECOND * worked) > _CLOSE or not (abs(waited) < _CLOSE or 0 < waited < pool.max_wait + 1):
+        if abs(cost - PER_SECOND * worked) > _CLOSE or not (
+            abs(waited) < _CLOSE or 0 < waited < pool.max_wait + 1
+        ):
             yield f"{call} took {seconds} s and cost {cost} for {worked} s"
         if abs(waited) > _CLOSE and pool.on_empty != OnEmpty.WAIT:
             yield f"{call} took {seconds} s and was charged for {worked} s"
@@ -105,7 +121,9 @@ def _of_call(pool: EnergyPool, call: Invocation, charges: Sequence[EnergyEntry],
 def _of_turns(pool: EnergyPool, entries: list[EnergyEntry], agents: list[str]) -> Iterator[str]:
     charged = {entry.reference: entry.amount for entry in entries if entry.kind == Kind.TURN}
     for turn in Turn.objects.filter(run__version__expert__agent__slug__in=agents):
-        right = pool.rates.of_turn(input=turn.input_tokens, cached=turn.cached_tokens, output=turn.output_tokens)
+        right = pool.rates.of_turn(
+            input=turn.input_tokens, cached=turn.cached_tokens, output=turn.output_tokens
+        )
         found = charged.pop(f"{turn.run_id}:{turn.number}", 0.0)
         if abs(found - right) > _CLOSE:
             yield f"{turn} cost {found} instead of {right}"
@@ -115,6 +133,8 @@ def _of_turns(pool: EnergyPool, entries: list[EnergyEntry], agents: list[str]) -
 def _of_work(entries: list[EnergyEntry], agents: list[str]) -> Iterator[str]:
     charged = sum(entry.amount for entry in entries if entry.kind == Kind.MAINTENANCE)
     rows: Any = MaintenanceRequest.objects.filter(agent__in=agents)
-    found = rows.aggregate(used=Sum("energy_total", default=0.0), left=Sum("energy_unreported", default=0.0))
+    found = rows.aggregate(
+        used=Sum("energy_total", default=0.0), left=Sum("energy_unreported", default=0.0)
+    )
     if abs(found["used"] - found["left"] - charged) > _CLOSE or abs(found["left"]) > _CLOSE:
         yield f"the sub-agent used {found['used']}, {charged} were charged, {found['left']} were not yet"

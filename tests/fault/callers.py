@@ -1,4 +1,5 @@
-"""Callers of a busy site, for programs that break it: each makes a call or starts a run, and hears its end, or nothing."""
+"""Callers of a busy site, for programs that break it: each makes a call or starts a run, and hears
+its end, or nothing."""
 
 from __future__ import annotations
 
@@ -26,9 +27,12 @@ from tests.waiting import HANG_LIMIT
 if TYPE_CHECKING:
     from tests.fault.headend_callers import HeadendReport
 
-RUNS, EXPERT_CALLS = 4, 1  # callers that start runs, and that wait for the answer of an expert tool, at the same time
+# callers that start runs, and that wait for the answer of an expert tool, at the same time
+RUNS = 4
+EXPERT_CALLS = 1
 SLOWLY = {"steps": 3, "pause": 0.1}
-PATIENCE = 4 * HANG_LIMIT  # seconds for all that is under way to end after the last fault: leases run out meanwhile
+# seconds for all that is under way to end after the last fault: leases run out meanwhile
+PATIENCE = 4 * HANG_LIMIT
 REFUSED = "refused"  # of a run that was not started
 
 
@@ -44,7 +48,8 @@ class Report:
 
 @dataclass
 class Reports:
-    """What callers were told. ``single_reports``: by callers that make each call once, so each must be true."""
+    """What callers were told. ``single_reports``: by callers that make each call once, so each must
+    be true."""
 
     call_reports: list[Report] = field(default_factory=list)
     run_reports: list[Report] = field(default_factory=list)
@@ -55,14 +60,25 @@ class Reports:
 
 
 def prepare(bench: Bench, *more_tools: str) -> str:
-    """A server that writes and an expert tool that uses it with the default limits; the token of who may call both."""
+    """A server that writes and an expert tool that uses it with the default limits; the token of
+    who may call both."""
     names = ("write", "read", *more_tools)
     server = bench.server("slow", *names, read_only=["read"], request_timeout=5, max_concurrency=32)
     turns = [
-        calls(*((f"slow__{name}", {"text": f"{{{{ user.json.text }}}} {key}"} | SLOWLY) for name, key in asked))
-        for asked in ((("write", "a"), ("read", "r"), ("write", "b")), (("read", "s"), ("write", "c")))
+        calls(
+            *(
+                (f"slow__{name}", {"text": f"{{{{ user.json.text }}}} {key}"} | SLOWLY)
+                for name, key in asked
+            )
+        )
+        for asked in (
+            (("write", "a"), ("read", "r"), ("write", "b")),
+            (("read", "s"), ("write", "c")),
+        )
     ]
-    expert = bench.expert(bench.model("m", *turns, {"text": "done"}), uses=[server], max_seconds=60, max_steps=20)
+    expert = bench.expert(
+        bench.model("m", *turns, {"text": "done"}), uses=[server], max_seconds=60, max_steps=20
+    )
     ann = Agent.objects.get(slug="ann")
     expert.users.add(ann)
     expert.endpoints.add(Endpoint.objects.get(slug="default"))
@@ -70,12 +86,17 @@ def prepare(bench: Bench, *more_tools: str) -> str:
 
 
 class Callers:
-    """They use the tool ``slow__write`` and the expert tool, over REST and stdio, all on one event loop."""
+    """They use the tool ``slow__write`` and the expert tool, over REST and stdio, all on one event
+    loop."""
 
     def __init__(self, env: dict[str, str], address: str, token: str, reports: Reports) -> None:
-        self.env, self.address, self.token, self.reports = env, address, token, reports
+        self.env = env
+        self.address = address
+        self.token = token
+        self.reports = reports
         self.hosts: list[StdioHost] = []
-        self._feeding, self._number = True, 0
+        self._feeding = True
+        self._number = 0
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -105,8 +126,10 @@ class Callers:
         return await self._report_at_once("write", {}, arguments)
 
     async def hold_once(self) -> None:
-        """A call that a person must approve, asked again until it has ended. A refusal (503) ends nothing."""
-        text, report = self.fresh(), None
+        """A call that a person must approve, asked again until it has ended. A refusal (503) ends
+        nothing."""
+        text = self.fresh()
+        report = None
         while report is None or not report.record or State(report.state) not in TERMINAL:
             report = await self._answer("hold", text, SLOWLY, prefer="wait=20")
             await asyncio.sleep(0.2)
@@ -117,10 +140,14 @@ class Callers:
         self._number += 1
         return f"text-{self._number:05}"
 
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
+    async def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> httpx2.Response:
         """One request over REST. The site may refuse it (503), but not fail."""
         known = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
-        async with httpx2.AsyncClient(headers=known | headers, timeout=httpx2.Timeout(HANG_LIMIT), **PLAIN) as client:
+        async with httpx2.AsyncClient(
+            headers=known | headers, timeout=httpx2.Timeout(HANG_LIMIT), **PLAIN
+        ) as client:
             answer = await client.request(method, f"http://{self.address}/api/v1/{path}", json=body)
         assert answer.status_code < 500 or answer.status_code == 503, answer.text
         return answer
@@ -134,16 +161,22 @@ class Callers:
         while self._feeding:
             await one()
 
-    async def _report_at_once(self, tool: str, headers: dict[str, str], arguments: dict[str, Any]) -> Report:
+    async def _report_at_once(
+        self, tool: str, headers: dict[str, str], arguments: dict[str, Any]
+    ) -> Report:
         report = await self._answer(tool, self.fresh(), arguments or SLOWLY, **headers)
         self.reports.single_reports.append(report)
         return report
 
     async def _answer(self, tool: str, text: str, more: dict[str, Any], **headers: str) -> Report:
-        answer = await self.ask("POST", f"tools/slow__{tool}/call", {"params": {"text": text} | more}, **headers)
+        answer = await self.ask(
+            "POST", f"tools/slow__{tool}/call", {"params": {"text": text} | more}, **headers
+        )
         known = answer.json().get("mcp") or {}
         state = known.get("state", State.NOT_SENT.value)
-        return Report(text, state, known.get("invocation_id", ""), f"{answer.status_code} {answer.text}")
+        return Report(
+            text, state, known.get("invocation_id", ""), f"{answer.status_code} {answer.text}"
+        )
 
     async def _run_over_rest(self) -> None:
         """Starts a run and looks at it until it has ended, whatever dies between."""
@@ -176,12 +209,16 @@ class Callers:
         while True:
             with suppress(httpx2.HTTPError):
                 body = {"params": {"text": text} | more}
-                answer = await self.ask("POST", f"tools/{tool}/call", body, **{"idempotency-key": text}, **headers)
+                answer = await self.ask(
+                    "POST", f"tools/{tool}/call", body, **{"idempotency-key": text}, **headers
+                )
                 if answer.status_code == 200:
                     said = answer.json()
                     meta = said["mcp"]
                     shown = json.dumps(said["result"])
-                    self.reports.call_reports.append(Report(text, meta["state"], meta["invocation_id"], shown))
+                    self.reports.call_reports.append(
+                        Report(text, meta["state"], meta["invocation_id"], shown)
+                    )
                     return
             await asyncio.sleep(0.5)
 
@@ -212,7 +249,8 @@ class Callers:
             self.reports.without_report += 1
             await asyncio.sleep(0.3)  # until the host has noticed, and starts it again
             return
-        failed = "error" in result or result.get("isError", False)  # which it leaves out when nothing is wrong
+        # which it leaves out when nothing is wrong
+        failed = "error" in result or result.get("isError", False)
         unknown = "OUTCOME UNKNOWN" in str(result)
         state = "succeeded"
         if failed:
@@ -235,5 +273,10 @@ class Callers:
 
 def _quiet() -> bool:
     waiting = HeadendRequest.objects.filter(released_at=None, lease_until__gt=database_now())
-    at_work = [Run.objects.open(), Invocation.objects.open(), MaintenanceRequest.objects.open(), waiting]
+    at_work = [
+        Run.objects.open(),
+        Invocation.objects.open(),
+        MaintenanceRequest.objects.open(),
+        waiting,
+    ]
     return not any(rows.exists() for rows in at_work)

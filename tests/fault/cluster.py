@@ -1,7 +1,8 @@
 """A PostgreSQL under one address, which leads to its standby after a failover.
 
-The address is a link to the folder of the primary's socket, as a virtual IP address would be. Commits are synchronous, so a
-failover loses none. The site has a role that owns the database, and is no superuser.
+The address is a link to the folder of the primary's socket, as a virtual IP address would be.
+Commits are synchronous, so a failover loses none. The site has a role that owns the database, and
+is no superuser.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Cluster:
 
     def superuser(self, database: str = DATABASE) -> psycopg.Connection[Any]:
         """A session with the primary."""
-        return psycopg.connect(host=str(self.address), user=postgres.USER, dbname=database, autocommit=True)
+        return psycopg.connect(
+            host=str(self.address), user=postgres.USER, dbname=database, autocommit=True
+        )
 
     def make_database(self) -> None:
         """An empty one for the site."""
@@ -61,8 +64,10 @@ class Cluster:
 
     @contextmanager
     def failing_over(self) -> Iterator[None]:
-        """The primary is lost, and the address leads to its standby, which is promoted at the end."""
-        old, lost = self._resources, self.primary
+        """The primary is lost, and the address leads to its standby, which is promoted at the
+        end."""
+        old = self._resources
+        lost = self.primary
         self._begin(lost)
         self._follow(lost)
         lost.stop()
@@ -93,7 +98,10 @@ class Cluster:
         """The site's role may open no session more, and has lost those that it had."""
         with self.superuser() as raw:
             raw.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 0")
-            raw.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [ROLE])
+            raw.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s",
+                [ROLE],
+            )
             yield
             raw.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT -1")
 
@@ -112,10 +120,16 @@ class Cluster:
 
     def _follow(self, primary: postgres.Postgres) -> None:
         """From now on each commit waits for the standby."""
-        with psycopg.connect(host=str(primary.folder), user=postgres.USER, dbname="postgres", autocommit=True) as raw:
+        with psycopg.connect(
+            host=str(primary.folder), user=postgres.USER, dbname="postgres", autocommit=True
+        ) as raw:
             raw.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             raw.execute("SELECT pg_reload_conf()")
-            eventually(lambda: raw.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'").fetchone())
+            eventually(
+                lambda: raw.execute(
+                    "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+                ).fetchone()
+            )
 
 
 @contextmanager

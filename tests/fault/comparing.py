@@ -1,4 +1,5 @@
-"""Compare what the callers of a busy site were told with its records and with the journal of its servers."""
+"""Compare what the callers of a busy site were told with its records and with the journal of its
+servers."""
 
 from __future__ import annotations
 
@@ -44,19 +45,25 @@ def disagreements(reports: Reports, writes: Counter[str]) -> list[str]:
 def silent_runs() -> list[str]:
     """Runs that have not ended, or ended without an answer or a reason."""
     return [
-        f"run {run.pk} says nothing" for run in Run.objects.all() if not (run.finished_at and (run.answer or run.error))
+        f"run {run.pk} says nothing"
+        for run in Run.objects.all()
+        if not (run.finished_at and (run.answer or run.error))
     ]
 
 
 def left_running(*marks: Path) -> Iterator[str]:
-    """Processes of the stopped site that run on, by /proc: one of these paths is in their environment, command line or folder.
+    """Processes of the stopped site that run on, by /proc: one of these paths is in their
+    environment, command line or folder.
 
-    A downstream server has the path of its journal in its environment, an installer that of the folder in which it works.
+    A downstream server has the path of its journal in its environment, an installer that of the
+    folder in which it works.
     """
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             words = [*process.environ().values(), *process.cmdline(), process.cwd()]
-            if process.status() != psutil.STATUS_ZOMBIE and any(str(mark) in word for mark in marks for word in words):
+            if process.status() != psutil.STATUS_ZOMBIE and any(
+                str(mark) in word for mark in marks for word in words
+            ):
                 yield f"left running: {process}"
 
 
@@ -68,13 +75,15 @@ def fits(call: ToolCall, record: Invocation | None, writes: Counter[str]) -> boo
         return (received, state) == (1, State.SUCCEEDED)
     if call.state == CallState.FAILED:
         return received == 0 and state in ("", State.NOT_SENT)  # no record: the database refused it
-    if call.state == CallState.UNKNOWN:  # a paused process writes the end that it knows, once it continues
+    # a paused process writes the end that it knows, once it continues
+    if call.state == CallState.UNKNOWN:
         return state == State.UNKNOWN or (received, state) == (1, State.SUCCEEDED)
     return received == 0  # it was cancelled before it was made
 
 
 def _calls_of_runs(writes: Counter[str]) -> Iterator[str]:
-    """What a run says of each of its writes is what the journal says, or honestly that nobody knows."""
+    """What a run says of each of its writes is what the journal says, or honestly that nobody
+    knows."""
     for call in ToolCall.objects.filter(name="slow__write"):
         record = Invocation.objects.filter(pk=call.invocation).first()
         if not fits(call, record, writes):
@@ -84,7 +93,10 @@ def _calls_of_runs(writes: Counter[str]) -> Iterator[str]:
 def _reports_of_runs(reports: Reports) -> Iterator[str]:
     for report in reports.run_reports:
         if report.state == REFUSED:
-            if "not known" not in report.answer and Run.objects.filter(arguments__contains=f'"{report.text}"').exists():
+            if (
+                "not known" not in report.answer
+                and Run.objects.filter(arguments__contains=f'"{report.text}"').exists()
+            ):
                 yield f"{report}, but the run was started"
             continue
         run = Run.objects.get(pk=report.record)
@@ -94,8 +106,14 @@ def _reports_of_runs(reports: Reports) -> Iterator[str]:
 
 def _reports_of_calls(reports: Reports, writes: Counter[str]) -> Iterator[str]:
     for report in reports.call_reports:
-        records = Invocation.objects.filter(arguments__contains=f'"{report.text}"').exclude(origin="run")
-        states = set((records.filter(pk=report.record) if report.record else records).values_list("state", flat=True))
+        records = Invocation.objects.filter(arguments__contains=f'"{report.text}"').exclude(
+            origin="run"
+        )
+        states = set(
+            (records.filter(pk=report.record) if report.record else records).values_list(
+                "state", flat=True
+            )
+        )
         if report.state == State.UNKNOWN and not report.record:
             agree = True  # the host read that the call may have run
         elif report.state == "failed":

@@ -1,4 +1,5 @@
-"""A database that fails once, at the place that a cell names, and what the cells of all rooms need for that.
+"""A database that fails once, at the place that a cell names, and what the cells of all rooms need
+for that.
 
 Nothing here starts a process: a raise needs none.
 """
@@ -20,7 +21,8 @@ T = TypeVar("T")
 
 @contextmanager
 def failing(point: str) -> Iterator[None]:
-    """The database fails at ``NAME`` the first time it is passed, at ``NAME@2`` the second. It must be passed."""
+    """The database fails at ``NAME`` the first time it is passed, at ``NAME@2`` the second. It must
+    be passed."""
     name, _, number = point.partition("@")
     with failpoints.armed(f"{name}:dberror@{number or 1}") as armed:
         yield
@@ -28,12 +30,14 @@ def failing(point: str) -> Iterator[None]:
 
 
 async def reached() -> None:
-    """Returns once the place that is to fail was passed: what a story sets off may come to it after the story."""
+    """Returns once the place that is to fail was passed: what a story sets off may come to it after
+    the story."""
     await waiting.until(lambda: failpoints._armed.left <= 0)
 
 
 def alone(look: Callable[[], T]) -> T:
-    """Not in a database thread of ours: whoever looks is another process, whose database does not fail."""
+    """Not in a database thread of ours: whoever looks is another process, whose database does not
+    fail."""
     try:
         return look()
     finally:

@@ -1,4 +1,5 @@
-"""Clients of the headends of a busy site: chats with and without streaming, and a client that repeats its request with a key."""
+"""Clients of the headends of a busy site: chats with and without streaming, and a client that
+repeats its request with a key."""
 
 from __future__ import annotations
 
@@ -24,13 +25,17 @@ from tests.fault.callers import Callers
 from tests.waiting import HANG_LIMIT
 
 CONCURRENCY = 2  # fewer than clients, so that there is a queue
-ANSWERED, FAILED, REFUSED, UNKNOWN, UNCLEAR = "answered", "failed", "refused", "unknown", "unclear"
+ANSWERED = "answered"
+FAILED = "failed"
+REFUSED = "refused"
+UNKNOWN = "unknown"
+UNCLEAR = "unclear"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadendReport:
-    """What a client of a headend was told. ``refused``: nothing was started. ``unknown``: the outcome is not known, also later.
-    ``unclear``: an error that does not say.
+    """What a client of a headend was told. ``refused``: nothing was started. ``unknown``: the
+    outcome is not known, also later. ``unclear``: an error that does not say.
     """
 
     text: str
@@ -44,7 +49,9 @@ def prepare_headends() -> None:
     """An OpenAI and a REST headend on the endpoint of the expert tool."""
     endpoint = Endpoint.objects.get(slug="default")
     for kind, path in ((HeadendKind.OPENAI, "v1"), (HeadendKind.REST, "service")):
-        row = Headend(slug=kind.value, kind=kind, path=path, endpoint=endpoint, concurrency=CONCURRENCY)
+        row = Headend(
+            slug=kind.value, kind=kind, path=path, endpoint=endpoint, concurrency=CONCURRENCY
+        )
         configuring.save_headend(row=row, actor=ACTOR)
 
 
@@ -52,7 +59,13 @@ class HeadendCallers(Callers):
     """Adds clients of headends to the callers."""
 
     def callers(self) -> list[Callable[[], Awaitable[Any]]]:
-        return [*super().callers(), self._chat, self._stream, self._chat_with_key, self._service_with_key]
+        return [
+            *super().callers(),
+            self._chat,
+            self._stream,
+            self._chat_with_key,
+            self._service_with_key,
+        ]
 
     async def _chat(self) -> None:
         await self._ask_once("v1/chat/completions", stream=False)
@@ -91,9 +104,13 @@ class HeadendCallers(Callers):
                     return
             await asyncio.sleep(0.5)
 
-    async def _post(self, path: str, text: str, body: dict[str, Any], **headers: str) -> HeadendReport:
+    async def _post(
+        self, path: str, text: str, body: dict[str, Any], **headers: str
+    ) -> HeadendReport:
         known = {"authorization": f"Bearer {self.token}"} | headers
-        async with httpx2.AsyncClient(headers=known, timeout=httpx2.Timeout(HANG_LIMIT), **PLAIN) as client:
+        async with httpx2.AsyncClient(
+            headers=known, timeout=httpx2.Timeout(HANG_LIMIT), **PLAIN
+        ) as client:
             answer = await client.post(f"http://{self.address}/{path}", json=body)
         assert answer.status_code != 500, answer.text
         return _read(text, answer)
@@ -104,16 +121,24 @@ def _chat_body(text: str, *, stream: bool) -> dict[str, Any]:
 
 
 def _read(text: str, answer: httpx2.Response) -> HeadendReport:
-    """Read an answer. Raises httpx2.HTTPError for a stream without an end: its client knows that it was cut."""
+    """Read an answer. Raises httpx2.HTTPError for a stream without an end: its client knows that it
+    was cut."""
     call, run = (answer.headers.get(f"x-slipsnisse-{name}", "") for name in ("call", "run"))
     if answer.status_code == 200:
-        state, said = _read_events(answer.text) if "data:" in answer.text[:6] else (ANSWERED, _read_body(answer.json()))
+        state, said = (
+            _read_events(answer.text)
+            if "data:" in answer.text[:6]
+            else (ANSWERED, _read_body(answer.json()))
+        )
     elif answer.status_code == 422:
-        state, said = FAILED if run else UNKNOWN, answer.text
+        state = FAILED if run else UNKNOWN
+        said = answer.text
     elif "retry-after" in answer.headers:
-        state, said = REFUSED, answer.text
+        state = REFUSED
+        said = answer.text
     else:
-        state, said = UNCLEAR, answer.text
+        state = UNCLEAR
+        said = answer.text
     return HeadendReport(text, state, said, call, run)
 
 
@@ -122,7 +147,9 @@ def _read_body(body: dict[str, Any]) -> str:
 
 
 def _read_events(text: str) -> tuple[str, str]:
-    events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    events = [
+        line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")
+    ]
     if events[-1] == "[DONE]":
         choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
         return ANSWERED, "".join(choice["delta"].get("content", "") for choice in choices)
@@ -147,19 +174,27 @@ def headend_disagreements(reports: list[HeadendReport]) -> Iterator[str]:
 
 
 def _describe(run: Run) -> str:
-    state = Invocation.objects.filter(pk=run.call_id).values_list("state", "error_code", "reason").first()
+    state = (
+        Invocation.objects.filter(pk=run.call_id)
+        .values_list("state", "error_code", "reason")
+        .first()
+    )
     return f"run {run.pk}: {run.state}, {run.answer}{run.error}; call {run.call_id}: {state}"
 
 
 def _is_true(report: HeadendReport, runs: list[Run]) -> bool:
     if len(runs) != 1:
         return False
-    run, state = runs[0], Invocation.objects.filter(pk=runs[0].call_id).values_list("state", flat=True).first()
+    run = runs[0]
+    state = Invocation.objects.filter(pk=runs[0].call_id).values_list("state", flat=True).first()
     if report.run not in ("", run.pk) or report.call not in ("", run.call_id):
         return False
     if report.state == ANSWERED:
         return (run.state, run.answer, state) == (RunState.DONE, report.answer, State.SUCCEEDED)
-    return run.state in (RunState.FAILED, RunState.CANCELLED) and json.dumps(run.error)[1:-1] in report.answer
+    return (
+        run.state in (RunState.FAILED, RunState.CANCELLED)
+        and json.dumps(run.error)[1:-1] in report.answer
+    )
 
 
 def _is_recorded_as_unknown(report: HeadendReport) -> bool:

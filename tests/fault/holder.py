@@ -1,4 +1,5 @@
-"""A process of its own that makes one call which people are asked about, or votes on it: for tests that kill it."""
+"""A process of its own that makes one call which people are asked about, or votes on it: for tests
+that kill it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ async def call() -> None:
 
     engine = Engine("web")
     await engine.start()
-    outcome = await engine.call(CallRequest(engine.catalogue("default", "ann"), "echo__echo", {"n": 1}, "http"))
+    outcome = await engine.call(
+        CallRequest(engine.catalogue("default", "ann"), "echo__echo", {"n": 1}, "http")
+    )
     print(outcome.state, flush=True)
     await engine.stop()
 

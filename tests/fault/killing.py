@@ -1,4 +1,5 @@
-"""The processes of a busy site, and who kills them: for programs that look what becomes of all that was under way."""
+"""The processes of a busy site, and who kills them: for programs that look what becomes of all that
+was under way."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class Site:
 
     def start_worker(self, name: str, predecessor: int = 0) -> None:
         command = [*processes.worker().argv[1:], "--hostname", f"{name}@kills"]
-        env = {forkserver.PRELOAD: "tests.fault.preloaded"} | ({PREDECESSOR: str(predecessor)} if predecessor else {})
+        env = {forkserver.PRELOAD: "tests.fault.preloaded"} | (
+            {PREDECESSOR: str(predecessor)} if predecessor else {}
+        )
         self.workers[name] = self._start(command, env)
 
     def start_web(self, predecessor: int = 0) -> None:
@@ -67,9 +70,15 @@ class Site:
         self.web.stop()
         self._log.close()
 
-    def _start(self, command: Sequence[str], env: dict[str, str] | None = None) -> forkserver.Process:
+    def _start(
+        self, command: Sequence[str], env: dict[str, str] | None = None
+    ) -> forkserver.Process:
         return forkserver.popen(
-            command, env=self.env | (env or {}), stdout=self._log, stderr=self._log, start_new_session=True
+            command,
+            env=self.env | (env or {}),
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
 
 
@@ -80,7 +89,9 @@ def site(env: dict[str, str], folder: Path, *, web: int = 1) -> Iterator[Site]:
     try:
         for name in WORKERS:
             made.start_worker(name)
-        eventually(lambda: (folder / "workers.log").read_bytes().count(b"ready.") >= len(made.workers))
+        eventually(
+            lambda: (folder / "workers.log").read_bytes().count(b"ready.") >= len(made.workers)
+        )
         for _ in range(web):
             made.start_web()
         made.web.wait_ready()
@@ -91,7 +102,8 @@ def site(env: dict[str, str], folder: Path, *, web: int = 1) -> Iterator[Site]:
 
 @dataclass(frozen=True)
 class Victim:
-    """A process that was killed. ``at``: when, in seconds since the epoch; ``name``: of a worker."""
+    """A process that was killed. ``at``: when, in seconds since the epoch; ``name``: of a
+    worker."""
 
     kind: str
     process: Any
@@ -105,9 +117,11 @@ class Victim:
 
 @dataclass
 class Killer:
-    """Kills processes by kind, and starts them again as the site's supervisor does. ``hosts``: those that have a ``runmcp`` now.
+    """Kills processes by kind, and starts them again as the site's supervisor does. ``hosts``:
+    those that have a ``runmcp`` now.
 
-    ``kills``: how often, by kind and signal. ``dead``: when each process ended, by its id. ``paused``: those that were ever paused.
+    ``kills``: how often, by kind and signal. ``dead``: when each process ended, by its id.
+    ``paused``: those that were ever paused.
     """
 
     site: Site
@@ -166,7 +180,9 @@ class Killer:
 
     async def _chosen(self, kind: str) -> tuple[str, Any]:
         """A process that runs, with its name."""
-        while not (there := [each for each in self._running(kind) if each[1].pid not in self._asleep]):
+        while not (
+            there := [each for each in self._running(kind) if each[1].pid not in self._asleep]
+        ):
             await asyncio.sleep(0.05)
         return self.chance.choice(there)
 

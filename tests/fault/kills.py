@@ -1,9 +1,10 @@
 """Kills processes of a busy site at random moments, and says what became of all that was under way.
 
-By hand, with as many kills as wanted: ``python -m tests.fault.kills 300`` (``--postgres``, ``--seed``). The suite makes
-a few of workers alone (``tests/subagents/runs/test_kills.py``). Two workers, a web process and a host's ``runmcp`` are
-kept running as the site's supervisor does; callers start runs of an expert tool and make calls that write, over REST, stdio
-and headends. What a server really received stands in its journal.
+By hand, with as many kills as wanted: ``python -m tests.fault.kills 300`` (``--postgres``,
+``--seed``). The suite makes a few of workers alone (``tests/subagents/runs/test_kills.py``). Two
+workers, a web process and a host's ``runmcp`` are kept running as the site's supervisor does;
+callers start runs of an expert tool and make calls that write, over REST, stdio and headends. What
+a server really received stands in its journal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ from tests.calls.conftest import broken
 from tests.fakes.stage import outside
 from tests.fault.callers import Reports, prepare
 from tests.fault.comparing import disagreements, effects, left_running, silent_runs, twice
-from tests.fault.headend_callers import HeadendCallers, headend_disagreements, places_in_use, prepare_headends
+from tests.fault.headend_callers import (
+    HeadendCallers,
+    headend_disagreements,
+    places_in_use,
+    prepare_headends,
+)
 from tests.fault.killing import Killer, Site, bench, database, site
 from tests.subagents.kit import Bench
 
@@ -76,7 +82,11 @@ class Campaign(HeadendCallers):
                 await asyncio.sleep(self.chance.uniform(*BETWEEN))
                 await self._kill(kind)
                 if number % 20 == 19:
-                    print(f"{number + 1} kills, {len(self.figures.hit)} runs hit", file=sys.stderr, flush=True)
+                    print(
+                        f"{number + 1} kills, {len(self.figures.hit)} runs hit",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         await self.killer.rest()
         return self.figures
 
@@ -99,7 +109,9 @@ class Campaign(HeadendCallers):
 
 def _held_by(pid: int) -> dict[str, int]:
     """Runs (and their fences) that the dead worker had."""
-    return dict(Run.objects.open().filter(worker=process_name("worker", pid)).values_list("pk", "fence"))
+    return dict(
+        Run.objects.open().filter(worker=process_name("worker", pid)).values_list("pk", "fence")
+    )
 
 
 def _gone_on(run: str, fence: int) -> bool:
@@ -112,17 +124,21 @@ def _gone_on(run: str, fence: int) -> bool:
 def verdict(campaign: Campaign, bench: Bench) -> Verdict:
     """Compare what callers were told, the records and the server's journal."""
     forget_stale(timezone.now())
-    figures, kills = campaign.figures, campaign.killer.kills
+    figures = campaign.figures
+    kills = campaign.killer.kills
     orphans = [*campaign.killer.wrong, *left_running(bench.journal)]
     writes = effects(bench)
     repeated = twice(writes)
     disagree = [*disagreements(figures, writes), *headend_disagreements(figures.headend_reports)]
     hit = Run.objects.filter(pk__in=figures.hit)
     ends = Counter(hit.values_list("exit", flat=True))
-    stayed = len(figures.hit) - ends[Exit.CANCELLED]  # the others were cancelled, because their client had left
+    # the others were cancelled, because their client had left
+    stayed = len(figures.hit) - ends[Exit.CANCELLED]
     answered = ends[Exit.ANSWER] / stayed if stayed else 1.0
     times = sorted(
-        run.finished_at.timestamp() - figures.hit[run.pk] for run in hit if run.exit == Exit.ANSWER and run.finished_at
+        run.finished_at.timestamp() - figures.hit[run.pk]
+        for run in hit
+        if run.exit == Exit.ANSWER and run.finished_at
     )
     lines = [
         f"kills: {kills.total()} { ({kind: count for (kind, _), count in kills.items()}) }",
@@ -137,7 +153,9 @@ def verdict(campaign: Campaign, bench: Bench) -> Verdict:
     ]
     never = ["callers were never answered"] if figures.waiting else []
     never += ["a place in a queue was never given back"] if places_in_use() else []
-    return Verdict(lines, [*repeated, *disagree, *silent_runs(), *orphans, *never, *broken()], answered)
+    return Verdict(
+        lines, [*repeated, *disagree, *silent_runs(), *orphans, *never, *broken()], answered
+    )
 
 
 def _percentiles(times: list[float]) -> str:

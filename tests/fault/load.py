@@ -1,4 +1,5 @@
-"""Callers of a whole site while its database fails, and whether what they were told agrees with what happened."""
+"""Callers of a whole site while its database fails, and whether what they were told agrees with
+what happened."""
 
 from __future__ import annotations
 
@@ -22,11 +23,13 @@ CALLERS = 4
 
 
 class Load:
-    """Callers that call again as soon as they are answered, and what each was told: (number, HTTP status, body)."""
+    """Callers that call again as soon as they are answered, and what each was told: (number, HTTP
+    status, body)."""
 
     def __init__(self, site: Web, token: str) -> None:
         self.told: list[tuple[int, int, dict[str, Any]]] = []
-        self._numbers, self._ending = count(), False
+        self._numbers = count()
+        self._ending = False
         self._http = httpx2.AsyncClient(
             base_url=f"http://{site.address}",
             headers={"authorization": f"Bearer {token}"},
@@ -49,7 +52,10 @@ class Load:
         """Until the next callers hear nothing else."""
         at = len(self.told)
         await until(
-            lambda: {told[1] for told in self.told[at:][-CALLERS:]} == {status} and len(self.told) - at >= CALLERS
+            lambda: (
+                {told[1] for told in self.told[at:][-CALLERS:]} == {status}
+                and len(self.told) - at >= CALLERS
+            )
         )
 
     async def until_ready(self, status: int) -> dict[str, str]:
@@ -64,7 +70,9 @@ class Load:
     async def _call_on(self) -> None:
         while not self._ending:
             number = next(self._numbers)
-            answer = await self._http.post("/api/v1/tools/echo__echo/call", json={"params": {"n": number}})
+            answer = await self._http.post(
+                "/api/v1/tools/echo__echo/call", json={"params": {"n": number}}
+            )
             self.told.append((number, answer.status_code, answer.json()))
 
 
@@ -82,7 +90,8 @@ def disagreements(load: Load, journal: Path) -> list[str]:
 
 @contextmanager
 def served(journal: Path, url: str = "") -> Iterator[tuple[Web, str]]:
-    """A web process on the test's database, perhaps by another address, and the token of an agent that may call."""
+    """A web process on the test's database, perhaps by another address, and the token of an agent
+    that may call."""
     stage = Stage(child_env() | ({"DATABASE_URL": url} if url else {}))
     stage.endpoint()
     token = stage.agent("local", stage.fake("echo", listed("echo"), FAKE_JOURNAL=str(journal)))

@@ -1,7 +1,7 @@
 """Every way of waiting, and everything that can happen to a held call meanwhile.
 
-The server keeps a journal of what it really received; after each cell the invariants are checked. What
-cannot happen is named in ``IMPOSSIBLE``, with the reason.
+The server keeps a journal of what it really received; after each cell the invariants are checked.
+What cannot happen is named in ``IMPOSSIBLE``, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from django.utils import timezone
 from mcpregistry import tasks
 from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.lifecycle import State
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Permit, PolicyRule, Server
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    AuditEntry,
+    Invocation,
+    Permit,
+    PolicyRule,
+    Server,
+)
 from mcpregistry.services.access import tokens
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.approvals.votes import AlreadyDecided
@@ -30,7 +38,18 @@ from mcpregistry.services.policy.permits import PermitWish
 from mcpregistry.services.servers import lifecycle
 from mcpregistry.services.upkeep.invariants import calls
 from tests.fakes.journals import called
-from tests.fakes.stage import ACTOR, Stage, Web, folder, fresh, in_order, listed, outside, seen_outside, web
+from tests.fakes.stage import (
+    ACTOR,
+    Stage,
+    Web,
+    folder,
+    fresh,
+    in_order,
+    listed,
+    outside,
+    seen_outside,
+    web,
+)
 from tests.fault.agreement import contradictions
 from tests.fault.ways import SHORT_HOLD, WAYS, Seen, Waiter, Way
 from tests.gateway.conftest import stage
@@ -41,7 +60,8 @@ __all__ = ["MARKS", "Cell", "Happening", "cell", "cells", "check", "place", "sta
 
 MARKS = [pytest.mark.fault, pytest.mark.e2e]
 
-# Two tools for each kind of rule: one person decides, or two; and the same where the requester may confirm.
+# Two tools for each kind of rule: one person decides, or two; and the same where the requester may
+# confirm.
 TOOLS = ("ask", "ask_two", "mine", "mine_two")
 
 
@@ -72,9 +92,12 @@ def place(stage: Stage, broker: str) -> Iterator[Place]:
     server = stage.fake("echo", listed(*TOOLS), FAKE_JOURNAL=str(journal))
     for tool in server.tools.all():
         PolicyRule.objects.create(
-            name=tool.name, outcome="ask", tool=tool, requester_may_confirm=tool.name.startswith("mine"),
+            name=tool.name,
+            outcome="ask",
+            tool=tool,
+            requester_may_confirm=tool.name.startswith("mine"),
             quorum=2 if tool.name.endswith("two") else 1,
-        )  # fmt: skip
+        )
     token = stage.agent("local", server, owner=people["owner"])
     worker.empty_broker()
     with (
@@ -120,7 +143,9 @@ class Cell:
         return await seen_outside(self._rows().last)
 
     def _rows(self) -> QuerySet[ApprovalRequest]:
-        rows = ApprovalRequest.objects.select_related("call", "group").filter(call__arguments__contains=self.mark)
+        rows = ApprovalRequest.objects.select_related("call", "group").filter(
+            call__arguments__contains=self.mark
+        )
         return in_order(rows, "call_id")
 
     async def until(self, *states: State) -> ApprovalRequest:
@@ -134,8 +159,11 @@ class Cell:
         return await seen_outside(look)
 
     async def vote(self, who: str = "bob", approve: bool = True, **more: Any) -> ApprovalRequest:
-        request, user = await self.request(), await outside(User.objects.get, username=who)
-        return await outside(votes.vote, request_id=request.pk, user=user, approve=approve, via="web", **more)
+        request = await self.request()
+        user = await outside(User.objects.get, username=who)
+        return await outside(
+            votes.vote, request_id=request.pk, user=user, approve=approve, via="web", **more
+        )
 
     def sent(self) -> list[dict[str, Any]]:
         """The arguments that the server received from this cell's calls."""
@@ -163,7 +191,8 @@ class Cell:
         assert await outside(contradictions, told, request.call_id, len(self.sent())) == []
 
     async def void(self, held: ApprovalRequest, words: str) -> None:
-        """What was approved is no more. A caller that comes back with the call asks for what there is now."""
+        """What was approved is no more. A caller that comes back with the call asks for what there
+        is now."""
         if self.way.kind not in ("away", "rest"):
             await self.never_ran(State.VOID, words)
             return
@@ -226,7 +255,8 @@ async def cancelled_by_host(cell: Cell) -> None:
         with pytest.raises(AlreadyDecided):
             await cell.vote()
         return
-    # It was answered already, so this cancel is late: as of a host that sends one after every answer.
+    # It was answered already, so this cancel is late: as of a host that sends one after every
+    # answer.
     await cell.vote()
     await cell.ran()
 
@@ -251,7 +281,9 @@ async def our_process_killed(cell: Cell) -> None:
     """kill -9 while the call is held; the next process finds the request as it was."""
     request = await cell.begin()
     await _kill(cell)
-    async with cell.way.open(cell.place.stage, cell.place.site, cell.place.brisk, cell.place.token) as again:
+    async with cell.way.open(
+        cell.place.stage, cell.place.site, cell.place.brisk, cell.place.token
+    ) as again:
         if cell.way.kind == "task":
             again.task_id = cell.waiter.task_id  # type: ignore[attr-defined]
         else:
@@ -269,7 +301,8 @@ async def approver_switched_off(cell: Cell) -> None:
     await outside(User.objects.filter(username="bob").update, is_active=False)
     try:
         await cell.vote("eve")
-        assert (await cell.request()).call.state == State.PENDING  # two have agreed, one of whom may not any more
+        # two have agreed, one of whom may not any more
+        assert (await cell.request()).call.state == State.PENDING
         await cell.vote("dan")
         await cell.ran()
     finally:
@@ -344,10 +377,22 @@ async def self_approval(cell: Cell) -> None:
 
 Happening = Callable[[Cell], Awaitable[None]]
 HAPPENINGS: tuple[Happening, ...] = (
-    approved, edited, narrowed, rejected, expired, cancelled_by_host, host_killed, our_process_killed,
-    approver_switched_off, definition_changed, arguments_changed, server_edited, rule_changed, second_approver,
+    approved,
+    edited,
+    narrowed,
+    rejected,
+    expired,
+    cancelled_by_host,
+    host_killed,
+    our_process_killed,
+    approver_switched_off,
+    definition_changed,
+    arguments_changed,
+    server_edited,
+    rule_changed,
+    second_approver,
     self_approval,
-)  # fmt: skip
+)
 IMPOSSIBLE: dict[tuple[str, Happening], str] = {
     ("rest", host_killed): "nobody is on the line between two requests",
 }
@@ -392,7 +437,9 @@ def _edit_server() -> None:
 
 def _tidy(cell: Cell) -> list[str]:
     """End what the cell has left open on purpose, and look at everything."""
-    left = ApprovalRequest.objects.filter(call__arguments__contains=cell.mark, call__state__in=["pending", "ready"])
+    left = ApprovalRequest.objects.filter(
+        call__arguments__contains=cell.mark, call__state__in=["pending", "ready"]
+    )
     for request in left:
         held_calls.cancel(request_id=request.pk, reason="The cell is over", actor="test")
     tasks.reap()  # as the clock does; a process that was killed has left its connections behind
@@ -413,7 +460,10 @@ def cells(door: str) -> Any:
     ways = [way for way in WAYS if (way.door == "stdio") == (door == "stdio")]
     pairs = [(way, what) for way in ways for what in HAPPENINGS]
     own = [(way, what) for way, what in pairs if (way.kind, what) not in IMPOSSIBLE]
-    marked = [pytest.param(way, what, id=f"{way}-{what.__name__}", marks=marks_of(way, what)) for way, what in own]
+    marked = [
+        pytest.param(way, what, id=f"{way}-{what.__name__}", marks=marks_of(way, what))
+        for way, what in own
+    ]
     return pytest.mark.parametrize(("way", "what"), marked)
 
 
@@ -430,8 +480,9 @@ def marks_of(way: Way, what: Happening) -> list[pytest.MarkDecorator]:
 def twice(way: Way, what: Happening) -> bool:
     """Whether a cell is in the second database's leg as well.
 
-    What a database sees is how a call is held and whether its host stays, not its door and era. So everything happens
-    there to each of these, in turn through their doors and eras; and each kind of process is killed there in each way.
+    What a database sees is how a call is held and whether its host stays, not its door and era. So
+    everything happens there to each of these, in turn through their doors and eras; and each kind
+    of process is killed there in each way.
     """
     alike = [each for each in WAYS if (each.kind, each.stays) == (way.kind, way.stays)]
     return what is our_process_killed or way == alike[HAPPENINGS.index(what) % len(alike)]
@@ -439,5 +490,7 @@ def twice(way: Way, what: Happening) -> bool:
 
 async def check(cell: Cell, what: Happening) -> None:
     await what(cell)
-    dispatched = AuditEntry.objects.filter(kind="call.dispatched", subject=f"call:{(await cell.request()).call_id}")
+    dispatched = AuditEntry.objects.filter(
+        kind="call.dispatched", subject=f"call:{(await cell.request()).call_id}"
+    )
     assert await outside(dispatched.count) <= 1

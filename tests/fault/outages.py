@@ -1,8 +1,10 @@
-"""Breaks the database of a busy site again and again, as real ones break, and says what became of all that was under way.
+"""Breaks the database of a busy site again and again, as real ones break, and says what became of
+all that was under way.
 
-By hand, with as many faults as wanted: ``python -m tests.fault.outages 40`` (``--postgres``, ``--seed``). The site is started
-with ``manage.py up``. Callers start runs, make calls that write, and make calls that a person approves, over REST and stdio.
-What a server really received stands in its journal. Nothing is restarted or deleted by hand between the faults.
+By hand, with as many faults as wanted: ``python -m tests.fault.outages 40`` (``--postgres``,
+``--seed``). The site is started with ``manage.py up``. Callers start runs, make calls that write,
+and make calls that a person approves, over REST and stdio. What a server really received stands in
+its journal. Nothing is restarted or deleted by hand between the faults.
 """
 
 from __future__ import annotations
@@ -54,7 +56,12 @@ from tests.fault import refusals, volume
 from tests.fault.callers import Reports, prepare
 from tests.fault.cluster import Cluster, cluster
 from tests.fault.comparing import disagreements, effects, left_running, silent_runs, twice
-from tests.fault.headend_callers import HeadendCallers, headend_disagreements, places_in_use, prepare_headends
+from tests.fault.headend_callers import (
+    HeadendCallers,
+    headend_disagreements,
+    places_in_use,
+    prepare_headends,
+)
 from tests.origin import Origin
 from tests.subagents.kit import Bench
 from tests.waiting import HANG_LIMIT, eventually
@@ -70,7 +77,8 @@ Fault = Callable[[], AbstractContextManager[None]]
 
 @dataclass
 class Figures(Reports):
-    """What was seen. Times are seconds from the end of a fault to the first call that succeeded, and to ``/readyz``."""
+    """What was seen. Times are seconds from the end of a fault to the first call that succeeded,
+    and to ``/readyz``."""
 
     works: list[tuple[str, float]] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
@@ -97,14 +105,19 @@ def faults_of_postgres(server: Cluster, *, own_volume: bool) -> dict[str, Fault]
 
 def faults_of_sqlite(file: Path, *, own_volume: bool) -> dict[str, Fault]:
     """By name."""
-    known: dict[str, Fault] = {"locked": lambda: locked(file), "locked for long": lambda: locked_for_long(file)}
+    known: dict[str, Fault] = {
+        "locked": lambda: locked(file),
+        "locked for long": lambda: locked_for_long(file),
+    }
     return known | ({"full disk": lambda: volume.full(VAR)} if own_volume else {})
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Another process holds the lock of writers."""
-    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=HANG_LIMIT)) as holder:
+    with closing(
+        sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=HANG_LIMIT)
+    ) as holder:
         holder.execute("BEGIN IMMEDIATE")
         yield
         holder.execute("ROLLBACK")
@@ -130,12 +143,18 @@ class Up:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", "--port", "0"],
-                cwd=ROOT, env=self.env, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                cwd=ROOT,
+                env=self.env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def wait(self) -> None:
         """Until it has started."""
-        eventually(lambda: LAST_LINE in self.text() or self.process.poll() is not None, 3 * HANG_LIMIT)
+        eventually(
+            lambda: LAST_LINE in self.text() or self.process.poll() is not None, 3 * HANG_LIMIT
+        )
         assert self.process.poll() is None, self.text()
 
     @property
@@ -158,7 +177,11 @@ class Up:
     def manage(self, *words: str) -> str:
         """What the command says if it fails; else nothing."""
         done = subprocess.run(
-            [sys.executable, "manage.py", *words], cwd=ROOT, env=self.env, capture_output=True, text=True
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT,
+            env=self.env,
+            capture_output=True,
+            text=True,
         )
         return f"{' '.join(words)}: {done.stdout}{done.stderr}" if done.returncode else ""
 
@@ -173,13 +196,23 @@ class Up:
 class Campaign(HeadendCallers):
     """Callers, a person who approves, and faults one after the other, on one event loop."""
 
-    def __init__(self, here: Up, token: str, faults: Mapping[str, Fault], seed: int, hands: Executor) -> None:
+    def __init__(
+        self, here: Up, token: str, faults: Mapping[str, Fault], seed: int, hands: Executor
+    ) -> None:
         self.figures = Figures()
         super().__init__(here.env, here.address, token, self.figures)
-        self._faults, self._chance, self._hands = faults, random.Random(seed), hands
+        self._faults = faults
+        self._chance = random.Random(seed)
+        self._hands = hands
 
     def callers(self) -> list[Callable[[], Awaitable[Any]]]:
-        return [*super().callers(), self.write_once, self.write_once, self.hold_once, self.hold_once]
+        return [
+            *super().callers(),
+            self.write_once,
+            self.write_once,
+            self.hold_once,
+            self.hold_once,
+        ]
 
     def chosen(self, count: int) -> list[str]:
         """So many faults: each kind as often as the others, in any order."""
@@ -276,7 +309,15 @@ def verdict(figures: Figures, here: Up, bench: Bench) -> tuple[list[str], list[s
     ]
     never = ["callers were never answered"] if figures.waiting else []
     never += ["a place in a queue was never given back"] if places_in_use() else []
-    return lines, [*repeated, *disagree, *silent_runs(), *orphans, *deaths, *never, *filter(None, commands)]
+    return lines, [
+        *repeated,
+        *disagree,
+        *silent_runs(),
+        *orphans,
+        *deaths,
+        *never,
+        *filter(None, commands),
+    ]
 
 
 def _reasons(figures: Figures) -> Counter[str]:
@@ -285,7 +326,9 @@ def _reasons(figures: Figures) -> Counter[str]:
         for report in (*figures.call_reports, *figures.single_reports)
         if report.state in ("failed", "not_sent")
     ]
-    return Counter(", ".join(sorted(set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", text))))[:80] for text in unmade)
+    return Counter(
+        ", ".join(sorted(set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", text))))[:80] for text in unmade
+    )
 
 
 # By hand
@@ -337,7 +380,8 @@ def site(url: str, folder: Path) -> Iterator[Up]:
 
 def main(count: int, seed: int, on_postgres: bool, only: list[str]) -> int:
     """0 when nothing was wrong."""
-    own_volume, models = volume.can_mount(), ScriptedModels(Script())
+    own_volume = volume.can_mount()
+    models = ScriptedModels(Script())
     with (
         ThreadPoolExecutor(1) as hands,  # a server that it starts ends with this thread
         tempfile.TemporaryDirectory(prefix="slipsnisse-outages-", dir="/tmp") as folder,
@@ -348,14 +392,20 @@ def main(count: int, seed: int, on_postgres: bool, only: list[str]) -> int:
         Origin.remember()  # the makers of rows look whether the site is new
         bench = Bench(base, models, Path(folder) / "journal")
         campaign = Campaign(
-            here, asking(bench), {n: f for n, f in faults.items() if not only or n in only}, seed, hands
+            here,
+            asking(bench),
+            {n: f for n, f in faults.items() if not only or n in only},
+            seed,
+            hands,
         )
         figures = asyncio.run(campaign.run(campaign.chosen(count)))
         lines, wrong = verdict(figures, here, bench)
         if wrong:
             kept = Path(tempfile.mkdtemp(prefix="slipsnisse-outages-kept-", dir="/tmp"))
             (kept / "up.log").write_text(here.text())
-            (kept / "report.json").write_text(json.dumps([str(each) for each in vars(figures).items()]))
+            (kept / "report.json").write_text(
+                json.dumps([str(each) for each in vars(figures).items()])
+            )
             wrong.append(f"the log of the site is kept in {kept}")
     print("\n".join([*lines, *wrong]))
     return bool(wrong)
@@ -366,7 +416,9 @@ if __name__ == "__main__":
     parser.add_argument("faults", type=int, nargs="?", default=40)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--postgres", action="store_true")
-    parser.add_argument("--only", action="append", default=[], help="a kind of fault; may be given several times")
+    parser.add_argument(
+        "--only", action="append", default=[], help="a kind of fault; may be given several times"
+    )
     options = parser.parse_args()
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # what it sees is what is done here
     print(f"{options.faults} faults, seed {options.seed}", flush=True)

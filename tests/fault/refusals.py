@@ -1,7 +1,8 @@
-"""Databases that answer and yet refuse to write, as real ones do: read-only, full, locked, too slow, without privileges.
+"""Databases that answer and yet refuse to write, as real ones do: read-only, full, locked, too
+slow, without privileges.
 
-Each is a context manager: within it the database of the test refuses. Whatever undoes the cause leaves the sessions of
-the product alone, because that is how a fault ends.
+Each is a context manager: within it the database of the test refuses. Whatever undoes the cause
+leaves the sessions of the product alone, because that is how a fault ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ def operator() -> Iterator[psycopg.Connection[Any]]:
     """A session of somebody who may do anything; what befalls the others does not befall it."""
     facts = connections["default"].settings_dict
     with psycopg.connect(
-        host=facts["HOST"], port=facts["PORT"], user=facts["USER"], dbname=facts["NAME"], autocommit=True
+        host=facts["HOST"],
+        port=facts["PORT"],
+        user=facts["USER"],
+        dbname=facts["NAME"],
+        autocommit=True,
     ) as raw:
         raw.execute("SET ROLE NONE")  # also where the others' sessions begin as ``ROLE``
         yield raw
@@ -92,7 +97,9 @@ def _raising(sqlstate: str) -> Iterator[None]:
             f"$$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{sqlstate}'; END $$"
         )
         for table in _WRITTEN:
-            raw.execute(f"CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION refuse()")
+            raw.execute(
+                f"CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} EXECUTE FUNCTION refuse()"
+            )
         try:
             yield
         finally:
@@ -146,7 +153,8 @@ def as_plain_role() -> Iterator[None]:
 def _pragma(refusing: str, accepting: str) -> Iterator[None]:
     """Each connection of this process has the first pragma within, and afterwards the second."""
     with pytest.MonkeyPatch.context() as patch:
-        commit, fresh = ledger.BACKENDS["sqlite"], db._fresh
+        commit = ledger.BACKENDS["sqlite"]
+        fresh = db._fresh
 
         def set_to(pragma: str) -> None:
             with connections["default"].cursor() as cursor:
@@ -182,7 +190,9 @@ def read_only_file() -> AbstractContextManager[None]:
 @contextmanager
 def full_disk() -> Iterator[None]:
     """The file cannot become larger, and has no free pages."""
-    with contextlib.closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as raw:
+    with contextlib.closing(
+        sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)
+    ) as raw:
         raw.execute("PRAGMA busy_timeout = 20000")
         raw.execute("VACUUM")
         pages = raw.execute("PRAGMA page_count").fetchone()[0]
@@ -196,7 +206,9 @@ def locked() -> Iterator[None]:
     path = connection.settings_dict["NAME"]
     with (
         pytest.MonkeyPatch.context() as patch,
-        contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as holder,
+        contextlib.closing(
+            sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        ) as holder,
         _pragma("busy_timeout = 200", "busy_timeout = 20000"),
     ):
         patch.setattr(ledger, "_LOCK_WAIT", 0.2)
@@ -213,7 +225,11 @@ POSTGRES: dict[str, Refusing] = {
     "idle timeout": idle,
     "revoked privileges": revoked,
 }
-SQLITE: dict[str, Refusing] = {"read only": read_only_file, "full disk": full_disk, "locked": locked}
+SQLITE: dict[str, Refusing] = {
+    "read only": read_only_file,
+    "full disk": full_disk,
+    "locked": locked,
+}
 
 
 def no_room() -> OperationalError:
@@ -229,7 +245,8 @@ def no_room() -> OperationalError:
 
 def refuse_held_calls(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> None:
     """The function of held calls fails so often, before it has written anything."""
-    real, left = getattr(held_calls, name), iter(range(times))
+    real = getattr(held_calls, name)
+    left = iter(range(times))
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if next(left, None) is not None:

@@ -1,8 +1,11 @@
-"""Kills, ends and pauses processes of a site while packages are installed, servers are tested, tried and checked, and calls are charged.
+"""Kills, ends and pauses processes of a site while packages are installed, servers are tested,
+tried and checked, and calls are charged.
 
-By hand: ``python -m tests.fault.server_kills 60`` (``--postgres``, ``--seed``). Two workers, two web processes, the clock and a host's
-``runmcp`` are kept running as the site's supervisor does. Afterwards it compares what callers were told with the records, the journals of the
-servers, the folders of packages, the books of energy and the processes in /proc, prints a table, and exits with 1 if anything disagrees.
+By hand: ``python -m tests.fault.server_kills 60`` (``--postgres``, ``--seed``). Two workers, two
+web processes, the clock and a host's ``runmcp`` are kept running as the site's supervisor does.
+Afterwards it compares what callers were told with the records, the journals of the servers, the
+folders of packages, the books of energy and the processes in /proc, prints a table, and exits with
+1 if anything disagrees.
 """
 
 from __future__ import annotations
@@ -80,7 +83,8 @@ class Campaign(ServerCallers):
         self.hit: Counter[str] = Counter()
 
     async def run(self, kills: int) -> None:
-        """Kill so many; then everything comes to its end undisturbed, and each kind of work succeeds once more."""
+        """Kill so many; then everything comes to its end undisturbed, and each kind of work
+        succeeds once more."""
         async with self.at_work():
             kinds = self.chance.choices([*VICTIMS], [*VICTIMS.values()], k=kills)
             for number, kind in enumerate(kinds):
@@ -111,7 +115,9 @@ class Campaign(ServerCallers):
 def under_way(kind: str, pid: int) -> Counter[str]:
     """What a process that has just ended leaves unfinished."""
     ours = processes.host_prefix(kind, pid)
-    installs = Install.objects.filter(state__in=["resolving", "installing"], worker__startswith=ours)
+    installs = Install.objects.filter(
+        state__in=["resolving", "installing"], worker__startswith=ours
+    )
     tests = ServerTest.objects.filter(verdict="running", worker__startswith=ours)
     checks = Server.objects.filter(check_until__isnull=False, check_by__startswith=ours)
     requests = MaintenanceRequest.objects.open().filter(worker=process_name(kind, pid))
@@ -131,11 +137,14 @@ def under_way(kind: str, pid: int) -> Counter[str]:
 
 
 def wrong_folders() -> list[str]:
-    """Folders of packages that are not what their rows say: what is installed is there whole, and nothing else is there."""
+    """Folders of packages that are not what their rows say: what is installed is there whole, and
+    nothing else is there."""
     root = Path(VAR, FOLDER)
     rows = {str(row.uid): row for row in Install.objects.all()}
     wrong = [
-        f"{name} belongs to no package" for name in (os.listdir(root) if root.exists() else []) if name not in rows
+        f"{name} belongs to no package"
+        for name in (os.listdir(root) if root.exists() else [])
+        if name not in rows
     ]
     whole: dict[str, set[tuple[tuple[str, int], ...]]] = {}
     for row in rows.values():
@@ -146,19 +155,30 @@ def wrong_folders() -> list[str]:
         elif is_installed:
             found = tree.verify(row.folder, may_lead_to=frozenset({programs.python()}))
             if found != (row.size, row.files):
-                wrong.append(f"package {row.pk} has {found} bytes and files instead of {(row.size, row.files)}")
+                wrong.append(
+                    f"package {row.pk} has {found} bytes and files instead of {(row.size, row.files)}"
+                )
             whole.setdefault(row.lock_sha256, set()).add(_files_of(Path(row.folder)))
-    return wrong + [f"installations of the lock {lock} differ" for lock, trees in whole.items() if len(trees) > 1]
+    return wrong + [
+        f"installations of the lock {lock} differ"
+        for lock, trees in whole.items()
+        if len(trees) > 1
+    ]
 
 
 def _files_of(folder: Path) -> tuple[tuple[str, int], ...]:
     """The paths and sizes of the files that no installation of the same lock has otherwise."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
-    return tuple((str(path.relative_to(folder)), path.stat().st_size) for path in files if path.suffix != ".pyc")
+    return tuple(
+        (str(path.relative_to(folder)), path.stat().st_size)
+        for path in files
+        if path.suffix != ".pyc"
+    )
 
 
 def wrong_work(reports: Sequence[WorkReport], looks: Counter[str]) -> Iterator[str]:
-    """Work whose record says something else than its caller was told, that failed without a reason, or that was done twice."""
+    """Work whose record says something else than its caller was told, that failed without a reason,
+    or that was done twice."""
     for report in reports:
         if report.state == "failed" and not report.reason:
             yield f"{report} has no reason"
@@ -177,7 +197,9 @@ def wrong_work(reports: Sequence[WorkReport], looks: Counter[str]) -> Iterator[s
 def _wrong_test(report: WorkReport, received: int) -> Iterator[str]:
     """``received``: how often the server got the call of this test."""
     test = ServerTest.objects.get(pk=report.key)
-    calls = list(Invocation.objects.filter(request_id=f"test-{test.pk}").values_list("state", flat=True))
+    calls = list(
+        Invocation.objects.filter(request_id=f"test-{test.pk}").values_list("state", flat=True)
+    )
     if test.verdict != report.state:
         yield f"{report}, but the record says {test.verdict}"
     if received > 1 or len(calls) > 1:
@@ -189,7 +211,8 @@ def _wrong_test(report: WorkReport, received: int) -> Iterator[str]:
 
 
 def leftovers() -> Iterator[str]:
-    """Leases and reservations that nobody gives back, and work that has not ended, on a site that has stopped."""
+    """Leases and reservations that nobody gives back, and work that has not ended, on a site that
+    has stopped."""
     now = database_now()
     left = {
         "energy is set aside": EnergyReservation.objects.all(),
@@ -215,7 +238,10 @@ def table(rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines with columns."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in texts]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in texts
+    ]
 
 
 def kills_table(killer: Killer, kinds: Sequence[str]) -> list[str]:
@@ -227,13 +253,16 @@ def kills_table(killer: Killer, kinds: Sequence[str]) -> list[str]:
 def verdict(campaign: Campaign, made: Bench) -> tuple[list[str], list[str]]:
     """The figures as tables, and what must not be."""
     forget_stale(timezone.now())
-    killer, figures = campaign.killer, campaign.figures
+    killer = campaign.killer
+    figures = campaign.figures
     writes = effects(made)
     looks = Counter(p["arguments"].get("text", "") for p in made.sent() if p["name"] == "look")
     received = {p["arguments"].get("text") for p in made.sent()}
     found = {
         "what callers of tools were told": [*disagreements(figures, writes), *silent_runs()],
-        "what callers of installs, tests and trials were told": list(wrong_work(campaign.work_reports, looks)),
+        "what callers of installs, tests and trials were told": list(
+            wrong_work(campaign.work_reports, looks)
+        ),
         "effects that happened twice": twice(writes),
         "packages on disk": wrong_folders(),
         "books of energy": wrong_books(Known(killer.dead, killer.paused, received)),
@@ -255,11 +284,17 @@ def verdict(campaign: Campaign, made: Bench) -> tuple[list[str], list[str]]:
     ends.append(["call or run whose host died", figures.without_report, "told nothing"])
     ends.append(["check", campaign.checks_asked, ""])
     lines = [
-        *kills_table(killer, [*VICTIMS]), "", *table([["work", "ended", "as"], *ends]), "",
+        *kills_table(killer, [*VICTIMS]),
+        "",
+        *table([["work", "ended", "as"], *ends]),
+        "",
         f"under way when their process was killed or ended: {_words(campaign.hit)}",
-        f"effects: {len(writes)}; reasons of failures: {_words(_reasons(campaign.work_reports))}", "",
-        *table([["compared", "disagreements"], *([what, len(each)] for what, each in found.items())]),
-    ]  # fmt: skip
+        f"effects: {len(writes)}; reasons of failures: {_words(_reasons(campaign.work_reports))}",
+        "",
+        *table(
+            [["compared", "disagreements"], *([what, len(each)] for what, each in found.items())]
+        ),
+    ]
     return lines, [f"{what}: {each}" for what, many in found.items() for each in many]
 
 
@@ -293,7 +328,9 @@ def main(kills: int, seed: int, on_postgres: bool) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kills", type=int, nargs="?", default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--postgres", action="store_true")

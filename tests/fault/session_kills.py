@@ -1,7 +1,9 @@
-"""Kills web processes that own the connections of many host sessions, and says whether a session's state ever split or vanished silently.
+"""Kills web processes that own the connections of many host sessions, and says whether a session's
+state ever split or vanished silently.
 
-By hand: ``python -m tests.fault.session_kills 12`` (``--hosts 50``, ``--web 3``, ``--postgres``, ``--seed``). Each host has a session of its own with a
-server that counts its calls, so it sees from each answer which process of the server has answered, and which state that had.
+By hand: ``python -m tests.fault.session_kills 12`` (``--hosts 50``, ``--web 3``, ``--postgres``,
+``--seed``). Each host has a session of its own with a server that counts its calls, so it sees from
+each answer which process of the server has answered, and which state that had.
 """
 
 from __future__ import annotations
@@ -51,12 +53,16 @@ WORKING = 0.3  # seconds of a call
 class Heard(StrEnum):
     """What a host got for a call. ``AGAIN``: its session had ended, and it began another."""
 
-    ANSWER, ERROR, NOTHING, AGAIN = "answer", "error", "nothing", "session again"
+    ANSWER = "answer"
+    ERROR = "error"
+    NOTHING = "nothing"
+    AGAIN = "session again"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``server`` and ``count``: the process of the server that answered, and its count. ``is_noted``: it came with the word that the state is new."""
+    """``server`` and ``count``: the process of the server that answered, and its count.
+    ``is_noted``: it came with the word that the state is new."""
 
     heard: Heard
     server: int = 0
@@ -83,12 +89,18 @@ class Member:
         began = time.monotonic()
         try:
             async with asyncio.timeout(2 * HANG_LIMIT):
-                answer = _read(await self.host.call("counter__add", {"pause": WORKING}, progress=False))
+                answer = _read(
+                    await self.host.call("counter__add", {"pause": WORKING}, progress=False)
+                )
         except (Lost, TimeoutError):
             answer = Answer(Heard.NOTHING)
         self.longest = max(self.longest, time.monotonic() - began)
         self.answers.append(answer)
-        if answer.heard == Heard.ERROR and "session" in answer.words.lower() and "initialize" in answer.words.lower():
+        if (
+            answer.heard == Heard.ERROR
+            and "session" in answer.words.lower()
+            and "initialize" in answer.words.lower()
+        ):
             await self._begin_again()
         return answer
 
@@ -111,11 +123,17 @@ def _read(result: dict[str, Any]) -> Answer:
 
 
 def splits(answers: Sequence[Answer]) -> Iterator[str]:
-    """Where the state of one session went back, was new without a word, or had counted a call twice."""
-    server, count, unclear, known = 0, 0, 0, set[int]()
+    """Where the state of one session went back, was new without a word, or had counted a call
+    twice."""
+    server = 0
+    count = 0
+    unclear = 0
+    known = set[int]()
     for answer in answers:
         if answer.heard == Heard.AGAIN:
-            server, count, unclear = 0, 0, 0
+            server = 0
+            count = 0
+            unclear = 0
         elif answer.heard != Heard.ANSWER:
             unclear += not answer.is_not_sent  # it may have been counted
         else:
@@ -129,7 +147,9 @@ def splits(answers: Sequence[Answer]) -> Iterator[str]:
             before = 0 if is_new else count
             if not before < answer.count <= before + 1 + unclear:
                 yield f"{answer} after {before} and {unclear} calls whose end is not known"
-            server, count, unclear = answer.server, answer.count, 0
+            server = answer.server
+            count = answer.count
+            unclear = 0
             known.add(server)
 
 
@@ -137,7 +157,8 @@ class Campaign:
     """Hosts and a killer, on one event loop."""
 
     def __init__(self, here: Site, token: str, seed: int) -> None:
-        self.here, self._token = here, token
+        self.here = here
+        self._token = token
         self.chance = random.Random(seed)
         self.killer = Killer(here, lambda: (), self.chance)
         self.members: list[Member] = []
@@ -145,12 +166,15 @@ class Campaign:
         self._calling = True
 
     async def run(self, hosts: int, kills: int) -> None:
-        """Kill so many; at the end each host is answered twice more, and every process of the server belongs to a session."""
+        """Kill so many; at the end each host is answered twice more, and every process of the
+        server belongs to a session."""
         async with AsyncExitStack() as stack:
             for number in range(
                 hosts
             ):  # every other one opens a connection for each request, and so meets all processes
-                client = await stack.enter_async_context(self.here.web.raw(self._token, kept=number % 2 == 0))
+                client = await stack.enter_async_context(
+                    self.here.web.raw(self._token, kept=number % 2 == 0)
+                )
                 self.members.append(Member(HttpHost(client, self.here.web.url(), era=ERA)))
             await asyncio.gather(*(self._begin(each) for each in self.members))
             callers = [asyncio.ensure_future(self._call_on(each)) for each in self.members]
@@ -186,7 +210,11 @@ class Campaign:
     def _strangers(self) -> list[str]:
         """Processes of the server that no session has."""
         ours = {next(a.server for a in reversed(each.answers) if a.server) for each in self.members}
-        running = {each.pid for each in with_words("/counter.py") if "launcher.py" not in " ".join(each.cmdline())}
+        running = {
+            each.pid
+            for each in with_words("/counter.py")
+            if "launcher.py" not in " ".join(each.cmdline())
+        }
         return [f"the process {pid} of the server belongs to no session" for pid in running - ours]
 
 
@@ -194,22 +222,43 @@ def verdict(campaign: Campaign) -> tuple[list[str], list[str]]:
     """The figures as tables, and what must not be."""
     answers = [answer for each in campaign.members for answer in each.answers]
     wrong = [
-        f"host {number}: {each}" for number, member in enumerate(campaign.members) for each in splits(member.answers)
+        f"host {number}: {each}"
+        for number, member in enumerate(campaign.members)
+        for each in splits(member.answers)
     ]
     mute = [
-        f"an error without words: {each}" for each in answers if each.heard == Heard.ERROR and not each.words.strip()
+        f"an error without words: {each}"
+        for each in answers
+        if each.heard == Heard.ERROR and not each.words.strip()
     ]
-    hung = [f"a call took {each.longest:.0f} s" for each in campaign.members if each.longest >= HANG_LIMIT - 1]
-    owned = [f"a session is still owned: {row}" for row in SessionOwner.objects.filter(lease_until__gt=database_now())]
+    hung = [
+        f"a call took {each.longest:.0f} s"
+        for each in campaign.members
+        if each.longest >= HANG_LIMIT - 1
+    ]
+    owned = [
+        f"a session is still owned: {row}"
+        for row in SessionOwner.objects.filter(lease_until__gt=database_now())
+    ]
     open_calls = [f"a call is open: {each}" for each in Invocation.objects.open()]
     left = [*campaign.killer.wrong, *left_running(VAR / "journal")]
     found = {
-        "state split or silently new": wrong, "errors without words": mute, "calls that hung": hung, "calls open": open_calls,
-        "sessions still owned": owned, "processes left": left, "hosts not answered, strange processes": campaign.wrong, "invariants": broken(),
-    }  # fmt: skip
+        "state split or silently new": wrong,
+        "errors without words": mute,
+        "calls that hung": hung,
+        "calls open": open_calls,
+        "sessions still owned": owned,
+        "processes left": left,
+        "hosts not answered, strange processes": campaign.wrong,
+        "invariants": broken(),
+    }
     heard = Counter(str(each.heard) for each in answers)
-    states = sum(len({each.server for each in member.answers if each.server}) for member in campaign.members)
-    errors = Counter(re.sub(r"\d+", "N", each.words)[:100] for each in answers if each.heard == Heard.ERROR)
+    states = sum(
+        len({each.server for each in member.answers if each.server}) for member in campaign.members
+    )
+    errors = Counter(
+        re.sub(r"\d+", "N", each.words)[:100] for each in answers if each.heard == Heard.ERROR
+    )
     rows = [
         ["calls", len(answers)],
         *([f"  heard {what}", many] for what, many in heard.items()),
@@ -218,9 +267,16 @@ def verdict(campaign: Campaign) -> tuple[list[str], list[str]]:
         ["longest call", f"{max(each.longest for each in campaign.members):.1f} s"],
     ]
     lines = [
-        *kills_table(campaign.killer, ["web"]), "", *table(rows), "", *(f"{many} times: {words}" for words, many in errors.most_common(8)), "",
-        *table([["compared", "disagreements"], *([what, len(each)] for what, each in found.items())]),
-    ]  # fmt: skip
+        *kills_table(campaign.killer, ["web"]),
+        "",
+        *table(rows),
+        "",
+        *(f"{many} times: {words}" for words, many in errors.most_common(8)),
+        "",
+        *table(
+            [["compared", "disagreements"], *([what, len(each)] for what, each in found.items())]
+        ),
+    ]
     return lines, [f"{what}: {each}" for what, many in found.items() for each in many[:20]]
 
 
@@ -230,9 +286,15 @@ def prepare(env: dict[str, str]) -> str:
     stage.endpoint()
     tools = listed("add")
     server = stage.server(
-        "counter", tools, command=[sys.executable, "-S", str(SERVERS / "counter.py")], shared_by="session", max_sessions=500,
-        env={"FAKE_LISTED": json.dumps(tools), "TESTS_SITE": str(VAR / "journal")}, protocol_mode="legacy", connect_timeout=HANG_LIMIT,
-    )  # fmt: skip
+        "counter",
+        tools,
+        command=[sys.executable, "-S", str(SERVERS / "counter.py")],
+        shared_by="session",
+        max_sessions=500,
+        env={"FAKE_LISTED": json.dumps(tools), "TESTS_SITE": str(VAR / "journal")},
+        protocol_mode="legacy",
+        connect_timeout=HANG_LIMIT,
+    )
     return stage.agent("local", server)
 
 
@@ -259,7 +321,9 @@ def main(kills: int, hosts: int, web: int, seed: int, on_postgres: bool) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kills", type=int, nargs="?", default=12)
     parser.add_argument("--hosts", type=int, default=50)
     parser.add_argument("--web", type=int, default=3, help="web processes")

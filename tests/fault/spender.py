@@ -1,4 +1,5 @@
-"""One of several processes that charge a pool, use the sub-agent's energy or take its count: for ``tests.fault.energy``.
+"""One of several processes that charge a pool, use the sub-agent's energy or take its count: for
+``tests.fault.energy``.
 
 Started by ``tests.forkserver``, so Django is set up.
 """
@@ -20,31 +21,47 @@ from mcpregistry.services.energy.estimates import Work
 from subagents import energy
 from subagents.models import MaintenanceRequest
 
-AGENT, SLUG = "spender", "shared"
+AGENT = "spender"
+SLUG = "shared"
 UNIT = 0.5  # what the sub-agent uses at once
 _WORK = Work(ToolSpec(0, 0, "t", "", {}, idempotent=False, energy=1.0), 2)
 
 
 def spend(times: int) -> None:
-    """Calls that were made and have ended: each set aside once and charged once, however often that is tried."""
+    """Calls that were made and have ended: each set aside once and charged once, however often that
+    is tried."""
     pool = EnergyPool.objects.get(slug=SLUG)
     for _ in range(times):
         now = timezone.now()
         call = Invocation.objects.create(
-            id=ordered_id(), state=State.SUCCEEDED, agent_slug=AGENT, tool_name="t", exposed_name="t", origin="http",
-            writer="w", received_at=now, dispatched_at=now, finished_at=now + timedelta(seconds=1), arguments="{}",
-        )  # fmt: skip
-        assert reservations.reserve(pool_id=pool.pk, call_id=call.pk, agent=AGENT, work=_WORK) is None
+            id=ordered_id(),
+            state=State.SUCCEEDED,
+            agent_slug=AGENT,
+            tool_name="t",
+            exposed_name="t",
+            origin="http",
+            writer="w",
+            received_at=now,
+            dispatched_at=now,
+            finished_at=now + timedelta(seconds=1),
+            arguments="{}",
+        )
+        assert (
+            reservations.reserve(pool_id=pool.pk, call_id=call.pk, agent=AGENT, work=_WORK) is None
+        )
         reservations.settle(call_id=call.pk)
         reservations.settle(call_id=call.pk)
 
 
 def use(times: int) -> None:
-    """What the background sub-agent does while it works: it adds to its own count, as ``request_lease`` does."""
+    """What the background sub-agent does while it works: it adds to its own count, as
+    ``request_lease`` does."""
     keys = list(MaintenanceRequest.objects.values_list("pk", flat=True))
     for at in range(times):
         row = MaintenanceRequest.objects.filter(pk=keys[at % len(keys)])
-        row.update(energy_total=F("energy_total") + UNIT, energy_unreported=F("energy_unreported") + UNIT)
+        row.update(
+            energy_total=F("energy_total") + UNIT, energy_unreported=F("energy_unreported") + UNIT
+        )
 
 
 def poll(times: int) -> None:

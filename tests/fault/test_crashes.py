@@ -1,4 +1,5 @@
-"""Killed with -9 at every named point of a held call: it runs once or not at all, and the record is honest."""
+"""Killed with -9 at every named point of a held call: it runs once or not at all, and the record is
+honest."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ async def killed_at(point: str, bob: User) -> Invocation:
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
-    ("point", "left"), [("held", State.PENDING), ("voted", State.READY), ("before_claim", State.READY)]
+    ("point", "left"),
+    [("held", State.PENDING), ("voted", State.READY), ("before_claim", State.READY)],
 )
 async def test_what_was_not_claimed_is_run_once_by_whoever_comes_back(
     site: Make, asking: Server, bob: User, point: str, left: State
@@ -95,7 +97,9 @@ async def test_what_was_not_claimed_is_run_once_by_whoever_comes_back(
 
 
 @pytest.mark.exhaustive(one_in=2)
-@pytest.mark.parametrize(("point", "times"), [("after_claim", {0}), ("after_send", {0, 1}), ("before_end", {1})])
+@pytest.mark.parametrize(
+    ("point", "times"), [("after_claim", {0}), ("after_send", {0, 1}), ("before_end", {1})]
+)
 async def test_what_was_claimed_is_never_sent_again_and_ends_unknown(
     site: Make, asking: Server, bob: User, point: str, times: set[int]
 ):
@@ -104,8 +108,13 @@ async def test_what_was_claimed_is_never_sent_again_and_ends_unknown(
     here: Site = await site()
     assert len(here.sent()) in times
     await db_call(reap_later)
-    outcome = await here.call("echo__echo", {"n": 1})  # the caller comes back, and hears how it ended
-    assert (outcome.state, outcome.invocation_id, outcome.error_code) == (State.UNKNOWN, call.pk, "LEASE_EXPIRED")
+    # the caller comes back, and hears how it ended
+    outcome = await here.call("echo__echo", {"n": 1})
+    assert (outcome.state, outcome.invocation_id, outcome.error_code) == (
+        State.UNKNOWN,
+        call.pk,
+        "LEASE_EXPIRED",
+    )
     assert len(here.sent()) in times
 
 
@@ -134,7 +143,8 @@ async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_
         child.kill()
         await db_call(child.wait, HANG_LIMIT)
     at = await db_call(lambda: database_now() + seats.LEASE + timedelta(seconds=1))
-    assert await db_call(held_calls.leave_dead_seats, at) == 0  # both leases are over then; one process still lives
+    # both leases are over then; one process still lives
+    assert await db_call(held_calls.leave_dead_seats, at) == 0
 
     def living_alone_renewed() -> bool:
         return ApprovalSeat.objects.filter(doubted=False).count() == 1

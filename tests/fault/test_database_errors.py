@@ -1,8 +1,9 @@
-"""The database fails once, at each place where a call needs it: what the caller is told agrees with the record.
+"""The database fails once, at each place where a call needs it: what the caller is told agrees with
+the record.
 
-A story is one way through the pipeline and the waiting for people; its cells are the places where the database fails
-in it. That no place is left out is held by ``test_points.py``. Every story ends with the invariants of the fixture
-``site``.
+A story is one way through the pipeline and the waiting for people; its cells are the places where
+the database fails in it. That no place is left out is held by ``test_points.py``. Every story ends
+with the invariants of the fixture ``site``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Play:
         return self.begun
 
     async def seen(self, look: Callable[[ApprovalRequest], object]) -> None:
-        """Bob looks for the request while the call is made, and does something about it once it is there."""
+        """Bob looks for the request while the call is made, and does something about it once it is
+        there."""
 
         def find() -> bool:
             for request in ApprovalRequest.objects.waiting():
@@ -119,12 +121,16 @@ async def voided(play: Play) -> CallOutcome:
 async def expired(play: Play) -> CallOutcome:
     """Nobody decides in time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mcpregistry.domain.policy.rules.DEFAULT_TERMS", replace(DEFAULT_TERMS, decide_seconds=0.2))
+        patch.setattr(
+            "mcpregistry.domain.policy.rules.DEFAULT_TERMS",
+            replace(DEFAULT_TERMS, decide_seconds=0.2),
+        )
         return await play.call(host=Host(hold=HANG_LIMIT))
 
 
 async def left(play: Play) -> CallOutcome:
-    """The caller goes while it is held. It hears nothing any more; to it that is as good as cancelled."""
+    """The caller goes while it is held. It hears nothing any more; to it that is as good as
+    cancelled."""
     call = play.begin()
     await play.seen(lambda _: None)
     call.cancel()
@@ -139,7 +145,9 @@ async def away(play: Play) -> CallOutcome:
     """It comes back for what was decided meanwhile."""
     first = await play.pending()
     if first.state is State.PENDING:
-        await elsewhere(lambda: [play.vote(request) for request in ApprovalRequest.objects.waiting()])
+        await elsewhere(
+            lambda: [play.vote(request) for request in ApprovalRequest.objects.waiting()]
+        )
     return await play.pending()
 
 
@@ -165,7 +173,8 @@ async def unanswered(play: Play) -> CallOutcome:
 
 
 async def repeated(play: Play) -> CallOutcome:
-    """The modern era: our question is the answer to the call, and the repeated call brings what the person said."""
+    """The modern era: our question is the answer to the call, and the repeated call brings what the
+    person said."""
     host = Host(name="x", transport="http", elicit=frozenset({"form"}), mrtr=True, hold=0)
     first = await play.call(host=host)
     if first.prompt is None:
@@ -185,12 +194,15 @@ async def asked_after(play: Play) -> CallOutcome:
 
 
 async def withdrawn(play: Play) -> CallOutcome:
-    """The caller takes it back. A fault is told as one, so nothing counts as cancelled that is not."""
+    """The caller takes it back. A fault is told as one, so nothing counts as cancelled that is
+    not."""
     first = await play.pending()
     ticket = first.ticket
     assert ticket is not None
     try:
-        return CallOutcome(first.invocation_id, await play.here.engine.approvals.cancel(ticket, "not needed"))
+        return CallOutcome(
+            first.invocation_id, await play.here.engine.approvals.cancel(ticket, "not needed")
+        )
     except OperationalError:
         return first
 
@@ -211,18 +223,40 @@ async def by_itself(play: Play) -> CallOutcome:
 STORIES: dict[str, Callable[[Play], Awaitable[CallOutcome]]] = {
     each.__name__: each
     for each in (
-        plain, permitted, approved, rejected, edited, voided, expired, left, away, confirmed, declined, unanswered,
-        repeated, asked_after, withdrawn, by_itself,
+        plain,
+        permitted,
+        approved,
+        rejected,
+        edited,
+        voided,
+        expired,
+        left,
+        away,
+        confirmed,
+        declined,
+        unanswered,
+        repeated,
+        asked_after,
+        withdrawn,
+        by_itself,
     )
-}  # fmt: skip
-# MODULE.FUNCTION as asked for with ``db_call``; "committing" is the recorder's thread, once for each of its commits:
-# it commits twice for a call that nobody is asked about, and for one that is claimed: before and after sending.
+}
+# MODULE.FUNCTION as asked for with ``db_call``; "committing" is the recorder's thread, once for
+# each of its commits: it commits twice for a call that nobody is asked about, and for one that is
+# claimed: before and after sending.
 POINTS: dict[str, list[str]] = {
     "plain": ["committing@1", "committing@2", "after_send", "targets.target_for"],
     "permitted": ["permit_uses._permitted", "committing@1", "committing@2"],
     "approved": [
-        "held_calls.ask", "held", "held_calls.states", "held_calls.load",
-        "running.Approvals._look", "before_claim", "committing@1", "committing@2", "held_calls.delivered",
+        "held_calls.ask",
+        "held",
+        "held_calls.states",
+        "held_calls.load",
+        "running.Approvals._look",
+        "before_claim",
+        "committing@1",
+        "committing@2",
+        "held_calls.delivered",
     ],
     "rejected": ["held_calls.ask", "held_calls.load", "held_calls.delivered"],
     "edited": ["requests.result_told"],
@@ -237,7 +271,7 @@ POINTS: dict[str, list[str]] = {
     "asked_after": ["held_calls.find"],
     "withdrawn": ["held_calls.cancel"],
     "by_itself": ["held_calls.ready_ticket"],
-}  # fmt: skip
+}
 CELLS = [(story, point) for story, points in POINTS.items() for point in points]
 
 
@@ -250,7 +284,9 @@ def prepare(story: str) -> None:
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), CELLS)
-async def test_what_is_told_agrees_with_the_record(site: Make, asking: Server, bob: User, story: str, point: str):
+async def test_what_is_told_agrees_with_the_record(
+    site: Make, asking: Server, bob: User, story: str, point: str
+):
     await db_call(prepare, story)
     play = Play(await site(), bob)
     if story == "permitted":
@@ -259,8 +295,11 @@ async def test_what_is_told_agrees_with_the_record(site: Make, asking: Server, b
     with failing(point):
         told = await STORIES[story](play)
     await play.here.engine.approvals.settled()
-    if told.late:  # the answer says that its record is; it is written as soon as the database takes it
-        await until(lambda: Invocation.objects.filter(pk=told.invocation_id, state__in=TERMINAL).exists())
+    # the answer says that its record is; it is written as soon as the database takes it
+    if told.late:
+        await until(
+            lambda: Invocation.objects.filter(pk=told.invocation_id, state__in=TERMINAL).exists()
+        )
     await db_call(agrees, told, len(play.here.sent()) - before)
     await db_call(tidy)
 

@@ -1,4 +1,5 @@
-"""The database fails once, at any place at which the background sub-agent asks it: what it was asked is done all the same."""
+"""The database fails once, at any place at which the background sub-agent asks it: what it was
+asked is done all the same."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def found() -> MaintenanceRequest:
     return MaintenanceRequest.objects.get()
 
 
-async def until_it(here: Manager, is_so: Callable[[MaintenanceRequest], bool]) -> MaintenanceRequest:
+async def until_it(
+    here: Manager, is_so: Callable[[MaintenanceRequest], bool]
+) -> MaintenanceRequest:
     """The manager looks as often as the clock makes it; whoever waits here is another process."""
 
     async def look() -> MaintenanceRequest | None:
@@ -53,7 +56,10 @@ async def is_tried(here: Manager) -> str:
 
 async def is_on_trial(here: Manager) -> str:
     await elsewhere(
-        lambda: (add_server("echo", tool("echo"), sandbox_read=[str(SERVERS)]), ask(Kind.TRY, server="echo"))
+        lambda: (
+            add_server("echo", tool("echo"), sandbox_read=[str(SERVERS)]),
+            ask(Kind.TRY, server="echo"),
+        )
     )
     row = await until_it(here, lambda row: row.finished_at is not None)
     assert row.result is not None
@@ -62,13 +68,17 @@ async def is_on_trial(here: Manager) -> str:
 
 
 async def is_refused(here: Manager) -> str:
-    await elsewhere(lambda: lifecycle.save_server(server=Server(slug="draft", command=["true"]), actor="test"))
+    await elsewhere(
+        lambda: lifecycle.save_server(server=Server(slug="draft", command=["true"]), actor="test")
+    )
     await elsewhere(lambda: ask(Kind.TEST, server="draft"))
     return (await until_it(here, lambda row: row.finished_at is not None)).state
 
 
 async def _working(here: Manager) -> MaintenanceRequest:
-    await elsewhere(lambda: (add_server("mute", connect_timeout=HANG_LIMIT), ask(Kind.TEST, server="mute")))
+    await elsewhere(
+        lambda: (add_server("mute", connect_timeout=HANG_LIMIT), ask(Kind.TEST, server="mute"))
+    )
     return await until_it(here, lambda row: row.step == 1)
 
 
@@ -116,8 +126,14 @@ STORIES: dict[str, tuple[Callable[[Manager], Awaitable[str]], str]] = {
 }
 POINTS: dict[str, list[str]] = {
     "tested": [
-        "manager._due", "manager._take", "manager._begin", "manager._begin@2", "targets.target_for", "manager._done",
-        "manager._done@2", "manager._done@3",
+        "manager._due",
+        "manager._take",
+        "manager._begin",
+        "manager._begin@2",
+        "targets.target_for",
+        "manager._done",
+        "manager._done@2",
+        "manager._done@3",
     ],
     "on trial": ["trials._given"],
     "refused": ["request_lease.failed"],
@@ -125,12 +141,14 @@ POINTS: dict[str, list[str]] = {
     "paused": ["request_lease.cut_run", "request_lease.paused"],
     "switched off": ["request_lease.halted"],
     "stopped": ["request_lease.release"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.exhaustive(on="postgresql")
-@pytest.mark.parametrize(("story", "point"), [(story, point) for story in STORIES for point in POINTS[story]])
+@pytest.mark.parametrize(
+    ("story", "point"), [(story, point) for story in STORIES for point in POINTS[story]]
+)
 async def test_what_was_asked_is_done_once_and_told_once(
     manager: Any, monkeypatch: pytest.MonkeyPatch, story: str, point: str
 ) -> None:

@@ -1,4 +1,5 @@
-"""The database fails once around a call over REST: the answer says what became of the call, with and without a key."""
+"""The database fails once around a call over REST: the answer says what became of the call, with
+and without a key."""
 
 from __future__ import annotations
 
@@ -64,10 +65,15 @@ async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> N
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "error",
-    [OperationalError("database or disk is full"), OperationalError("database is locked"), InterfaceError("gone"),
-     DataError("a value that it does not take"), KeyError("ours")],
+    [
+        OperationalError("database or disk is full"),
+        OperationalError("database is locked"),
+        InterfaceError("gone"),
+        DataError("a value that it does not take"),
+        KeyError("ours"),
+    ],
     ids=["full", "locked", "gone", "refused", "a fault of ours"],
-)  # fmt: skip
+)
 async def test_a_call_that_could_not_be_held_may_come_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -80,13 +86,20 @@ async def test_a_call_that_could_not_be_held_may_come_again(
 
     with monkeypatch.context() as away:
         away.setattr(held_calls, "ask", ask)
-        with failpoints.armed("committing:dberror@1"):  # a fault of ours is recorded as a refusal; not even that can be
+        # a fault of ours is recorded as a refusal; not even that can be
+        with failpoints.armed("committing:dberror@1"):
             answer = await site.client.post(
-                "/api/v1/tools/echo__echo/call", "{}", content_type="application/json",
+                "/api/v1/tools/echo__echo/call",
+                "{}",
+                content_type="application/json",
                 headers={"Authorization": f"Bearer {site.tokens['robot']}"} | KEYED,
-            )  # fmt: skip
+            )
     problem = answer.json()
-    assert (answer.status_code, problem["code"], answer.headers["Retry-After"]) == (503, "NOT_RECORDED", "1")
+    assert (answer.status_code, problem["code"], answer.headers["Retry-After"]) == (
+        503,
+        "NOT_RECORDED",
+        "1",
+    )
     assert "Ask the operator" in problem["remedy"]
     assert await db_call(Invocation.objects.count) == 0
     assert (await site.call("echo__echo", **KEYED))[0] == 202, "the key is free again"
@@ -94,7 +107,9 @@ async def test_a_call_that_could_not_be_held_may_come_again(
 
 
 @pytest.mark.both_databases
-async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothing_again(site: Site) -> None:
+async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothing_again(
+    site: Site,
+) -> None:
     first = await site.call("echo__echo", **KEYED)
     await died()
     with failing("recorded.outcome_of_record"):
@@ -104,8 +119,12 @@ async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothin
 
 
 @pytest.mark.parametrize("point", POINTS["in a conversation"])
-async def test_a_call_whose_conversation_could_not_be_looked_up_was_not_made(site: Site, point: str) -> None:
-    opened = await db_call(lambda: Conversation.objects.create(agent=Agent.objects.get(slug="robot")))
+async def test_a_call_whose_conversation_could_not_be_looked_up_was_not_made(
+    site: Site, point: str
+) -> None:
+    opened = await db_call(
+        lambda: Conversation.objects.create(agent=Agent.objects.get(slug="robot"))
+    )
     with failing(point):
         status, problem = await site.call("echo__echo", {"conversation": opened.pk}, **KEYED)
     assert (status, problem["code"]) == (503, "BUSY")

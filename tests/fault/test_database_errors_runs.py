@@ -1,7 +1,8 @@
-"""The database fails once, at each place where a run of an expert tool needs it: the run goes on, nothing is made twice.
+"""The database fails once, at each place where a run of an expert tool needs it: the run goes on,
+nothing is made twice.
 
-Told is the run's own record, which people and callers read, and the words to the caller of an expert tool; the record is
-that of each call which the run has made, and the server's journal.
+Told is the run's own record, which people and callers read, and the words to the caller of an
+expert tool; the record is that of each call which the run has made, and the server's journal.
 """
 
 from __future__ import annotations
@@ -44,17 +45,22 @@ pytestmark = [pytest.mark.fault, pytest.mark.exhaustive(on="postgresql")]
 
 
 class Model:
-    """In place of the door to models, whose import takes longer than all cells: it looks once, and answers.
+    """In place of the door to models, whose import takes longer than all cells: it looks once, and
+    answers.
 
     What it says follows from what it is told, for a step that failed is done again.
     """
 
     def __init__(self, story: str) -> None:
-        self.story, self.thinks, self.go = story, asyncio.Event(), asyncio.Event()
+        self.story = story
+        self.thinks = asyncio.Event()
+        self.go = asyncio.Event()
         if story not in THINKING:
             self.go.set()
 
-    async def __call__(self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any) -> Reply:
+    async def __call__(
+        self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> Reply:
         if self.story == "limited":
             raise ModelError(ErrorKind.RATE_LIMITED, "slowly", retry_after=60.0)
         if self.story == "second_model":
@@ -64,7 +70,9 @@ class Model:
         if not tools:
             return _says("concluded")
         if len(messages) == 2:
-            return Reply("", tuple(_ASKED.get(self.story, _ASKED[""])), Usage(300, 4_000), "calls", "m", None)
+            return Reply(
+                "", tuple(_ASKED.get(self.story, _ASKED[""])), Usage(300, 4_000), "calls", "m", None
+            )
         self.thinks.set()
         await self.go.wait()
         return _says("It said hello.")
@@ -85,24 +93,31 @@ _ASKED = {
 }
 THINKING = ("slow", "given_back", "gone")
 TOLD = {
-    CallState.DONE: State.SUCCEEDED, CallState.UNKNOWN: State.UNKNOWN, CallState.REFUSED: State.NOT_SENT,
+    CallState.DONE: State.SUCCEEDED,
+    CallState.UNKNOWN: State.UNKNOWN,
+    CallState.REFUSED: State.NOT_SENT,
     CallState.CANCELLED: State.CANCELLED,
-}  # fmt: skip
+}
 
 
 async def driven(here: Worker, run: Run, *ends: RunState) -> Run:
-    """The run once it has ended, as a worker and its clock bring it there: what fails there is tried again."""
+    """The run once it has ended, as a worker and its clock bring it there: what fails there is
+    tried again."""
     wanted = ends or (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
-    async with asyncio.timeout(2 * HANG_LIMIT):  # the first run of a process imports what counts tokens
+    # the first run of a process imports what counts tokens
+    async with asyncio.timeout(2 * HANG_LIMIT):
         while (found := await elsewhere(lambda: Run.objects.get(pk=run.pk))).state not in wanted:
             with suppress(OperationalError):
                 await here.runs.drive(run.pk)
-            await elsewhere(lambda: Run.objects.filter(pk=run.pk, lease_until=None).update(wake_at=None))
+            await elsewhere(
+                lambda: Run.objects.filter(pk=run.pk, lease_until=None).update(wake_at=None)
+            )
     return found
 
 
 def agree(bench: Bench, run: Run) -> None:
-    """Each of its calls: what the model was told, the record of the call, and what reached the server."""
+    """Each of its calls: what the model was told, the record of the call, and what reached the
+    server."""
     assert len(bench.sent()) <= ToolCall.objects.count(), "made twice"
     for made in ToolCall.objects.filter(run=run, name="echo__echo", state__in=TOLD):
         sent = [each["arguments"] for each in bench.sent()].count(json.loads(made.arguments))
@@ -123,7 +138,8 @@ async def held(bench: Bench, here: Worker) -> Run:
     run = await driven(here, await db_call(bench.start, "hello"), RunState.WAITING)
 
     def approve() -> None:
-        request, bob = ApprovalRequest.objects.get(), User.objects.get(username="bob")
+        request = ApprovalRequest.objects.get()
+        bob = User.objects.get(username="bob")
         votes.vote(request_id=request.pk, user=bob, approve=True, via="web")
 
     await elsewhere(approve)
@@ -179,7 +195,8 @@ async def limited(bench: Bench, here: Worker) -> Run:
 
 async def slow(bench: Bench, here: Worker) -> Run:
     """The lease is renewed while the model thinks."""
-    run, model = await db_call(bench.start, "hello"), here.runs._thinking._complete
+    run = await db_call(bench.start, "hello")
+    model = here.runs._thinking._complete
     driving = asyncio.ensure_future(driven(here, run))
     await model.thinks.wait()  # type: ignore[attr-defined]
     before = (await elsewhere(lambda: Run.objects.get())).lease_until
@@ -192,7 +209,8 @@ async def slow(bench: Bench, here: Worker) -> Run:
 
 async def given_back(bench: Bench, here: Worker) -> Run:
     """Its worker stops. What is not given back is free when its lease is over."""
-    run, model = await db_call(bench.start, "hello"), here.runs._thinking._complete
+    run = await db_call(bench.start, "hello")
+    model = here.runs._thinking._complete
     here.runs.wake(run.pk)
     await model.thinks.wait()  # type: ignore[attr-defined]
     await here.runs.stop()
@@ -205,7 +223,8 @@ async def given_back(bench: Bench, here: Worker) -> Run:
 
 
 WORKED: dict[str, Callable[[Bench, Worker], Awaitable[Run]]] = {
-    each.__name__: each for each in (answered, held, cancelled, second_model, narrow, stored, limited, slow, given_back)
+    each.__name__: each
+    for each in (answered, held, cancelled, second_model, narrow, stored, limited, slow, given_back)
 }
 THINKING = ("slow", "given_back", "gone")
 
@@ -222,11 +241,14 @@ async def asked_as_a_task(bench: Bench, here: Worker) -> CallOutcome:
 
 async def gone(bench: Bench, here: Worker) -> CallOutcome:
     """The caller leaves while its run is out. To it that is as good as unknown."""
-    calling, model = asyncio.ensure_future(call(here)), here.runs._thinking._complete
+    calling = asyncio.ensure_future(call(here))
+    model = here.runs._thinking._complete
     await model.thinks.wait()  # type: ignore[attr-defined]
     calling.cancel()
     await asyncio.wait({calling})
-    await reached()  # the caller may go before this process has heard that the run was begun, and is cancelled after it
+    # the caller may go before this process has heard that the run was begun, and is cancelled after
+    # it
+    await reached()
     model.go.set()  # type: ignore[attr-defined]
     return CallOutcome(await elsewhere(lambda: Run.objects.get().call_id), State.UNKNOWN)
 
@@ -237,9 +259,17 @@ ASKED: dict[str, Callable[[Bench, Worker], Awaitable[CallOutcome]]] = {
 
 POINTS: dict[str, list[str]] = {
     "answered": [
-        "lease.take", "engine._identity", "views.view@1", "views.view@2",
-        "model_turn._begun", "records.end_turn", "records.start_call", "records.end_call", "concluding._money",
-        "records.finish", "run_ending",
+        "lease.take",
+        "engine._identity",
+        "views.view@1",
+        "views.view@2",
+        "model_turn._begun",
+        "records.end_turn",
+        "records.start_call",
+        "records.end_call",
+        "concluding._money",
+        "records.finish",
+        "run_ending",
     ],
     "held": ["records.move_call", "records.sleep", "toolbox.recorded", "records.resumed"],
     "cancelled": ["tool_calls.has_open_record", "tool_calls.settle_started", "records.finish"],
@@ -249,14 +279,21 @@ POINTS: dict[str, list[str]] = {
     "limited": ["records.sleep"],
     "slow": ["lease.renew", "engine._wishes"],
     "given_back": ["lease.release"],
-    "asked": ["tool_source._begin", "runs.answered", "answers.seen", "long_calls.keep", "query.QuerySet.get"],
+    "asked": [
+        "tool_source._begin",
+        "runs.answered",
+        "answers.seen",
+        "long_calls.keep",
+        "query.QuerySet.get",
+    ],
     "asked_as_a_task": ["tool_source._begin", "run_begun"],
     "gone": ["runs.cancel"],
-}  # fmt: skip
+}
 
 
 def prepare(bench: Bench, story: str) -> None:
-    server, names = bench.server("echo"), ["broke", "m"] if story == "second_model" else ["m"]
+    server = bench.server("echo")
+    names = ["broke", "m"] if story == "second_model" else ["m"]
     narrow = {"context_window": 7_000, "max_output": 200} if story == "narrow" else {}
     models = [bench.model(name, {"text": "not asked"}, **narrow) for name in names]
     facts = {"max_result_bytes": 1_000_000} if narrow else {}
@@ -267,9 +304,16 @@ def prepare(bench: Bench, story: str) -> None:
 
 
 @pytest.mark.exhaustive(
-    but=("answered-records.start_call", "held-records.sleep", "cancelled-records.finish", "given_back-lease.release")
+    but=(
+        "answered-records.start_call",
+        "held-records.sleep",
+        "cancelled-records.finish",
+        "given_back-lease.release",
+    )
 )
-@pytest.mark.parametrize(("story", "point"), [(story, point) for story in WORKED for point in POINTS[story]])
+@pytest.mark.parametrize(
+    ("story", "point"), [(story, point) for story in WORKED for point in POINTS[story]]
+)
 async def test_a_run_goes_on_and_makes_nothing_twice(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, story: str, point: str
 ) -> None:
@@ -285,7 +329,9 @@ async def test_a_run_goes_on_and_makes_nothing_twice(
 
 
 @pytest.mark.exhaustive(one_in=2)
-@pytest.mark.parametrize(("story", "point"), [(story, point) for story in ASKED for point in POINTS[story]])
+@pytest.mark.parametrize(
+    ("story", "point"), [(story, point) for story in ASKED for point in POINTS[story]]
+)
 async def test_the_caller_of_an_expert_tool_is_told_what_is_recorded(
     bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch, story: str, point: str
 ) -> None:
@@ -294,7 +340,8 @@ async def test_the_caller_of_an_expert_tool_is_told_what_is_recorded(
     model = Model(story)
     here = await working(complete=model)
     with failing(point):
-        if point == "long_calls.keep":  # else the run may end sooner than its caller says that it waits
+        # else the run may end sooner than its caller says that it waits
+        if point == "long_calls.keep":
             model.go.clear()
         calling = asyncio.ensure_future(ASKED[story](bench, here))
         if not model.go.is_set() and story != "gone":
@@ -312,4 +359,7 @@ async def test_the_caller_of_an_expert_tool_is_told_what_is_recorded(
         await until(lambda: Invocation.objects.get(pk=told.invocation_id).finished_at)
         return
     if story != "gone":
-        assert await db_call(contradictions, told.state, told.invocation_id, await db_call(begun)) == []
+        assert (
+            await db_call(contradictions, told.state, told.invocation_id, await db_call(begun))
+            == []
+        )

@@ -1,7 +1,9 @@
-"""The database fails once, at each place where a task needs it: the host hears of one end, and that is the call's.
+"""The database fails once, at each place where a task needs it: the host hears of one end, and that
+is the call's.
 
-Tasks that a server has made of a call (followed, answered, cancelled, handed over to another process), and the handlers by
-which hosts ask for them. A request that fails is repeated, as hosts do; nothing is made twice for that.
+Tasks that a server has made of a call (followed, answered, cancelled, handed over to another
+process), and the handlers by which hosts ask for them. A request that fails is repeated, as hosts
+do; nothing is made twice for that.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def remote(live_db: None, address: str, monkeypatch: pytest.MonkeyPatch) -> Serv
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     observe.observe(server=server, listed=tasks_server.TOOLS)
     decisions.approve_waiting(server=server, actor=ACTOR)
-    grants.grant(agent=agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR), server=server, actor=ACTOR)
+    grants.grant(
+        agent=agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR), server=server, actor=ACTOR
+    )
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
     Configuration.objects.update(default_outcome="allow")
     return server
@@ -85,13 +89,21 @@ class Play:
     """A host with tasks, in this process."""
 
     def __init__(self, here: Site, point: str, done: Path) -> None:
-        self.here, self.tasks = here, Tasks(here.engine, CALLER)
+        self.here = here
+        self.tasks = Tasks(here.engine, CALLER)
         self.point = point  # where the database fails
         self.done = done  # the file for which work with ``until`` waits
         self.notes: list[Any] = []
-        session = SimpleNamespace(client_capabilities=t.ClientCapabilities(**DECLARED), send_notification=self._note)
+        session = SimpleNamespace(
+            client_capabilities=t.ClientCapabilities(**DECLARED), send_notification=self._note
+        )
         self.ctx: Any = SimpleNamespace(
-            protocol_version="2026-07-28", request=None, request_id=1, method="tasks", session=session, params={}
+            protocol_version="2026-07-28",
+            request=None,
+            request_id=1,
+            method="tasks",
+            session=session,
+            params={},
         )
 
     async def _note(self, note: Any, **_: Any) -> None:
@@ -146,9 +158,12 @@ async def asks(play: Play) -> State:
     """The server asks, and the host answers."""
     task_id = await play.begin("confirm_delete", filename="a")
     asked = await play.until(task_id, "input_required")
-    if play.point not in ("host_tasks.answer", "remote_tasks.passed_on"):  # the others come to it while nobody answers
+    # the others come to it while nobody answers
+    if play.point not in ("host_tasks.answer", "remote_tasks.passed_on"):
         await reached()
-    said = {key: {"action": "accept", "content": {"confirm": True}} for key in asked["inputRequests"]}
+    said = {
+        key: {"action": "accept", "content": {"confirm": True}} for key in asked["inputRequests"]
+    }
     answer = UpdateParams(task_id=task_id, input_responses=said)
     await again(lambda: play.tasks.update(play.ctx, answer))
     seen = await play.until(task_id)
@@ -168,7 +183,9 @@ async def hears(play: Play) -> State:
     """The host listens instead of asking; a stream that breaks off is opened again."""
     task_id = await play.begin("slow_compute", until=str(play.done))
     streams = TaskStreams(play.tasks, play.here.engine.feed)
-    params = t.SubscriptionsListenRequestParams.model_validate({"notifications": {"taskIds": [task_id]}})
+    params = t.SubscriptionsListenRequestParams.model_validate(
+        {"notifications": {"taskIds": [task_id]}}
+    )
     async with asyncio.timeout(HANG_LIMIT):
         listening = asyncio.ensure_future(
             again(lambda: streams.listen(CALLER, play.ctx, params, InMemorySubscriptionBus()))
@@ -185,7 +202,8 @@ async def moves(play: Play) -> State:
     """Its process stops, and another one goes on."""
     task_id = await play.begin("slow_compute", until=str(play.done))
     await play.here.engine.adoption.close()
-    over = timezone.now() - timedelta(seconds=1)  # what was not given up is free when its lease is over
+    # what was not given up is free when its lease is over
+    over = timezone.now() - timedelta(seconds=1)
     await elsewhere(lambda: Invocation.objects.filter(state="dispatched").update(lease_until=over))
     play.here.engine.adoption.start()
     await reached()
@@ -204,17 +222,36 @@ async def held(play: Play) -> State:
 
 STORIES = {each.__name__: each for each in (followed, asks, stops, hears, moves, held)}
 POINTS: dict[str, list[str]] = {
-    "followed": ["remote_tasks.adopt", "handlers.Tasks._found@1", "handlers.Tasks._found@2", "remote_tasks.finish"],
+    "followed": [
+        "remote_tasks.adopt",
+        "handlers.Tasks._found@1",
+        "handlers.Tasks._found@2",
+        "remote_tasks.finish",
+    ],
     "asks": [
-        "remote_tasks.note", "remote_tasks.wishes", "remote_tasks.keep", "remote_tasks.orphans", "host_tasks.answer",
+        "remote_tasks.note",
+        "remote_tasks.wishes",
+        "remote_tasks.keep",
+        "remote_tasks.orphans",
+        "host_tasks.answer",
         "remote_tasks.passed_on",
     ],
     "stops": ["host_tasks.withdraw"],
-    "hears": ["host_tasks.own", "host_tasks.versions", "streams.TaskStreams._views", "streams._versions"],
+    "hears": [
+        "host_tasks.own",
+        "host_tasks.versions",
+        "streams.TaskStreams._views",
+        "streams._versions",
+    ],
     "moves": ["remote_tasks.release", "remote_tasks.take_over"],
-    "held": ["held_calls.ask", "handlers.Tasks._found@1", "host_tasks.withdraw", "held_calls.cancel"],
+    "held": [
+        "held_calls.ask",
+        "handlers.Tasks._found@1",
+        "host_tasks.withdraw",
+        "held_calls.cancel",
+    ],
     "said": ["idempotency.claim"],
-}  # fmt: skip
+}
 CELLS = [(story, point) for story in STORIES for point in POINTS[story]]
 
 
@@ -222,7 +259,12 @@ CELLS = [(story, point) for story in STORIES for point in POINTS[story]]
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), CELLS)
 async def test_what_a_host_hears_of_a_task_is_the_end_of_its_call(
-    site: Any, remote: Server, maker: tasks_server.TasksServer, tmp_path: Path, story: str, point: str
+    site: Any,
+    remote: Server,
+    maker: tasks_server.TasksServer,
+    tmp_path: Path,
+    story: str,
+    point: str,
 ) -> None:
     if story == "held":
         await db_call(Configuration.objects.update, default_outcome="ask")
@@ -230,7 +272,8 @@ async def test_what_a_host_hears_of_a_task_is_the_end_of_its_call(
     made = len(maker.jobs)
     with failing(point):
         told = await STORIES[story](play)
-    call_id, sent = play.first.invocation_id, len(maker.jobs) - made
+    call_id = play.first.invocation_id
+    sent = len(maker.jobs) - made
     if await elsewhere(lambda: Invocation.objects.filter(pk=call_id).exists()):
         await until(lambda: Invocation.objects.filter(pk=call_id, state__in=TERMINAL).exists())
     assert await db_call(contradictions, told, call_id, sent) == []

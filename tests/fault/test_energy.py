@@ -1,4 +1,5 @@
-"""Several processes charge one pool while the sub-agent's count is added to and taken: the books balance to the unit."""
+"""Several processes charge one pool while the sub-agent's count is added to and taken: the books
+balance to the unit."""
 
 from __future__ import annotations
 
@@ -18,13 +19,19 @@ def made_so_far() -> list[int]:
     return [0, 0]
 
 
-# Each example starts processes (2 to 3 s), and what one has left is the next one's beginning: few, and none is made smaller.
+# Each example starts processes (2 to 3 s), and what one has left is the next one's beginning: few,
+# and none is made smaller.
 @pytest.mark.exhaustive
 @settings(
-    max_examples=3, deadline=None, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3,
+    deadline=None,
+    phases=(Phase.generate,),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(processes=st.integers(2, 4), charges=st.integers(1, 30), polls=st.integers(1, 60))
-def test_processes_at_once_lose_and_double_nothing(made_so_far: list[int], processes: int, charges: int, polls: int):
+def test_processes_at_once_lose_and_double_nothing(
+    made_so_far: list[int], processes: int, charges: int, polls: int
+):
     made_so_far[0] += processes * charges
     made_so_far[1] += polls
     assert energy.campaign(processes, charges, polls, of_all=tuple(made_so_far)).wrong == []

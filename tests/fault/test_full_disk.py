@@ -1,4 +1,5 @@
-"""A row of docs/faults.md with a real file system that takes no more: a limit of the kernel's on the size of files."""
+"""A row of docs/faults.md with a real file system that takes no more: a limit of the kernel's on
+the size of files."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def test_a_full_file_system_refuses_calls_and_room_lets_them_through(tmp_path: P
         load = Load(site, token)
         connections.close_all()
         asyncio.run(filled())
-        eventually(lambda: not disagreements(load, tmp_path / "journal"))  # what ended meanwhile is written soon
+        # what ended meanwhile is written soon
+        eventually(lambda: not disagreements(load, tmp_path / "journal"))
     codes = {body["code"] for _, status, body in load.told if status == 503}
     assert codes == {"NOT_RECORDED"}
     tidy()

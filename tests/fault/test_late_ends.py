@@ -1,4 +1,5 @@
-"""An end that comes late is the call's end all the same: it replaces what the clock only supposed of the call."""
+"""An end that comes late is the call's end all the same: it replaces what the clock only supposed
+of the call."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def looked(*seconds: float) -> list[bool]:
 def test_after_an_outage_the_clock_waits_for_living_processes(db: None) -> None:
     assert looked(0, 10, 20, 30, 40) == [False, False, False, True, True], "the site starts"
     assert looked(60) == [True], "one tick was lost"
-    assert looked(100, 110, 120, 130, 140) == [False, False, False, True, True], "the database was away for 40 s"
+    assert looked(100, 110, 120, 130, 140) == [False, False, False, True, True], (
+        "the database was away for 40 s"
+    )
 
 
 async def test_a_call_whose_end_is_late_is_not_taken_for_dead_when_the_database_is_back(
@@ -53,7 +56,9 @@ async def test_a_call_whose_end_is_late_is_not_taken_for_dead_when_the_database_
 ) -> None:
     here = await begun(site)
     outage = Outage(monkeypatch)
-    outage.on, outage.after = True, 1  # the intent passes, the end does not
+    # the intent passes, the end does not
+    outage.on = True
+    outage.after = 1
     outcome = await here.call("echo__echo", {"n": 1})
     assert (outcome.state, outcome.late) == (State.SUCCEEDED, True)
     over = timezone.now() - timedelta(minutes=1)  # that long ago the lease ran out
@@ -71,12 +76,15 @@ async def test_nobody_waits_for_ever_for_a_process_that_is_dead(
     here = await begun(site)
     await db_call(looked, 0, 30)  # long ago
     outage = Outage(monkeypatch)
-    outage.on, outage.after = True, 1
+    outage.on = True
+    outage.after = 1
     outcome = await here.call("echo__echo", {"n": 1})
     await db_call(Invocation.objects.update, lease_until=timezone.now() - timedelta(minutes=1))
     now = timezone.now()
     ended = [
-        await db_call(lambda at=now + timedelta(seconds=s): reaping.settled(at) and reaping.reap_calls(at))
+        await db_call(
+            lambda at=now + timedelta(seconds=s): reaping.settled(at) and reaping.reap_calls(at)
+        )
         for s in (0, 10, 20, 30)
     ]
     assert ended == [False, False, False, 1]
@@ -84,7 +92,11 @@ async def test_nobody_waits_for_ever_for_a_process_that_is_dead(
     outage.on = False  # it was not dead, and knows better than the clock
     await until(lambda: Invocation.objects.get().state != State.UNKNOWN)
     await db_call(agrees, outcome, len(here.sent()))
-    assert await db_call(told, outcome.invocation_id) == ["call.dispatched", "call.unknown", "call.corrected"]
+    assert await db_call(told, outcome.invocation_id) == [
+        "call.dispatched",
+        "call.unknown",
+        "call.corrected",
+    ]
 
 
 # The process stalls with the answer in its hands, until the clock has given the call up
@@ -97,9 +109,13 @@ def given_up() -> int:
     return reaping.reap_calls(timezone.now())
 
 
-def stalls(here: Site, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = given_up) -> list[object]:
-    """The next end is recorded only after ``meanwhile`` has happened elsewhere; what that returned."""
-    recorder, seen = here.engine.recorder, list[object]()
+def stalls(
+    here: Site, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = given_up
+) -> list[object]:
+    """The next end is recorded only after ``meanwhile`` has happened elsewhere; what that
+    returned."""
+    recorder = here.engine.recorder
+    seen = list[object]()
     real = recorder.end
 
     async def end(row: Any, fact: Any) -> None:
@@ -136,7 +152,9 @@ async def test_among_calls_that_end_together_only_those_that_were_given_up_are_c
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here: Site = await site()
-    gate, ready, recorder = asyncio.Event(), list[str](), here.engine.recorder
+    gate = asyncio.Event()
+    ready = list[str]()
+    recorder = here.engine.recorder
     real = recorder.end
 
     async def end(row: Any, fact: Any) -> None:
@@ -153,7 +171,11 @@ async def test_among_calls_that_end_together_only_those_that_were_given_up_are_c
     gate.set()
     outcomes = await asyncio.gather(*calls, *later)
     assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
-    corrected = [outcome.invocation_id for outcome in outcomes if await db_call(corrections, outcome.invocation_id)]
+    corrected = [
+        outcome.invocation_id
+        for outcome in outcomes
+        if await db_call(corrections, outcome.invocation_id)
+    ]
     assert sorted(corrected) == sorted(ready[:20])
     for outcome in outcomes:
         await db_call(agrees, outcome, 1)
@@ -210,7 +232,9 @@ async def test_an_end_that_cannot_be_corrected_at_once_is_kept_like_any_late_end
     here = await begun(site)
     stalls(here, monkeypatch)
     outage = Outage(monkeypatch)
-    outage.on, outage.after = True, 2  # the intent passes, and the end, which finds nothing to end
+    # the intent passes, and the end, which finds nothing to end
+    outage.on = True
+    outage.after = 2
     outcome = await here.call("echo__echo", {"n": 1})
     assert (outcome.state, outcome.late) == (State.SUCCEEDED, True)
     assert await db_call(lambda: Invocation.objects.get().state) == State.UNKNOWN
@@ -224,7 +248,11 @@ def by_hand() -> bool:
     """Somebody has ended the call for good."""
     call = Invocation.objects.get()
     ended = ending.ended(
-        State.UNKNOWN, received_at=call.received_at, now=timezone.now(), reason="Somebody has looked.", code="LOOKED"
+        State.UNKNOWN,
+        received_at=call.received_at,
+        now=timezone.now(),
+        reason="Somebody has looked.",
+        code="LOOKED",
     )
     return ending.write(call, ended, actor=reaping.ACTOR)
 
@@ -252,19 +280,27 @@ async def test_where_that_cannot_be_read_the_answer_says_that_its_record_may_dif
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.TOOL_ERROR, State.UNKNOWN])
-def test_work_that_outlives_its_process_ends_its_call_though_the_clock_gave_it_up(state: State) -> None:
+def test_work_that_outlives_its_process_ends_its_call_though_the_clock_gave_it_up(
+    state: State,
+) -> None:
     call = dispatched()
     assert reaping.reap_calls(timezone.now()) == 1
     assert long_calls.keep(call_id=call.pk, fence=0), "who waits for the work waits on"
     known = {"result": {"content": []}} if state is not State.UNKNOWN else {}
-    assert long_calls.end(call_id=call.pk, fence=0, state=state, code="C", reason="It is so.", outcome=known)
+    assert long_calls.end(
+        call_id=call.pk, fence=0, state=state, code="C", reason="It is so.", outcome=known
+    )
     call.refresh_from_db()
     assert (call.state, call.error_code, call.reason[:9]) == (state, "C", "It is so.")
     assert not long_calls.keep(call_id=call.pk, fence=0)
-    assert not long_calls.end(call_id=call.pk, fence=0, state=State.SUCCEEDED, outcome={"result": {"content": [1]}})
+    assert not long_calls.end(
+        call_id=call.pk, fence=0, state=State.SUCCEEDED, outcome={"result": {"content": [1]}}
+    )
     (entry,) = corrections(call.pk)
     assert (entry["was"], entry["state"]) == ("unknown", state)
-    assert [each.rule for each in invariants.check(timezone.now(), strict=True) if each.violations] == []
+    assert [
+        each.rule for each in invariants.check(timezone.now(), strict=True) if each.violations
+    ] == []
 
 
 @pytest.mark.django_db
@@ -272,6 +308,8 @@ def test_only_the_process_that_had_the_call_corrects_it() -> None:
     call = dispatched(fence=3)
     reaping.reap_calls(timezone.now())
     assert not long_calls.keep(call_id=call.pk, fence=2)
-    assert not long_calls.end(call_id=call.pk, fence=2, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    assert not long_calls.end(
+        call_id=call.pk, fence=2, state=State.SUCCEEDED, outcome={"result": {"content": []}}
+    )
     call.refresh_from_db()
     assert (call.state, corrections(call.pk)) == (State.UNKNOWN, [])

@@ -1,4 +1,5 @@
-"""The matrix of ``matrix.py`` for callers over HTTP and REST; a file of its own, so that both halves run at the same time."""
+"""The matrix of ``matrix.py`` for callers over HTTP and REST; a file of its own, so that both
+halves run at the same time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Rows of docs/faults.md: the database is locked or read-only, and then it is not any more.
 
-What is different while PostgreSQL is gone stands in ``tests/calls/test_changes.py`` and ``tests/controlplane/test_asgi.py``.
+What is different while PostgreSQL is gone stands in ``tests/calls/test_changes.py`` and
+``tests/controlplane/test_asgi.py``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Make = Callable[..., Any]
 @contextlib.contextmanager
 def away() -> Iterator[None]:
     """Another process holds the lock for longer than anybody waits here."""
-    with contextlib.closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as holder:
+    with contextlib.closing(
+        sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)
+    ) as holder:
         holder.execute("BEGIN IMMEDIATE")
         yield
         holder.execute("ROLLBACK")
@@ -49,13 +52,15 @@ async def told(here: Site, n: int) -> str:
     """How a call ends: its state and code."""
     try:
         outcome: CallOutcome = await here.call("echo__echo", {"n": n}, host=Host(hold=0))
-    except Busy as error:  # it has been away for so long that nobody knows whether the configuration still holds
+    except Busy as error:
+        # it has been away for so long that nobody knows whether the configuration still holds
         return f"not_sent {error.code}"
     return f"{outcome.state} {outcome.error_code}".strip()
 
 
 def end_idle_sessions() -> None:
-    """What a failover, a pooler or a firewall does to connections that nobody uses at the moment."""
+    """What a failover, a pooler or a firewall does to connections that nobody uses at the
+    moment."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
@@ -80,13 +85,15 @@ async def test_sessions_that_were_ended_while_idle_cost_no_call(site: Make) -> N
     here: Site = await site()
 
     async def said(n: int) -> str:
-        """Nothing while the feed is without a session of its own for seconds, on a busy machine: then no call is made."""
+        """Nothing while the feed is without a session of its own for seconds, on a busy machine:
+        then no call is made."""
         words = await told(here, n)
         return "" if words == "not_sent BUSY" else words
 
     assert await until(partial(said, 0)) == "succeeded"
     for n in range(1, 4):
-        await asyncio.gather(*(db_call(take_a_moment) for _ in range(4)))  # the pool has several now
+        # the pool has several now
+        await asyncio.gather(*(db_call(take_a_moment) for _ in range(4)))
         await db_call(end_idle_sessions)
         assert await until(partial(said, n)) == "succeeded"
     assert len(here.sent()) == 4
@@ -101,7 +108,8 @@ async def probed(feed: Any) -> tuple[int, dict[str, str]]:
         sent.append(message)
 
     probes = health.HealthProbes()
-    probes.gateway, probes.feed = "ok", feed
+    probes.gateway = "ok"
+    probes.feed = feed
     await probes({"path": "/readyz"}, lambda: None, send)  # type: ignore[arg-type,typeddict-item]
     return sent[0]["status"], json.loads(sent[1]["body"])
 
@@ -125,8 +133,16 @@ async def test_while_the_database_is_locked_calls_are_refused_and_run_again_when
 
     await until(again)
     assert [sent["arguments"]["n"] for sent in here.sent()] == ([1] if asked else [1, 3])
-    assert await db_call(lambda: Invocation.objects.filter(arguments='{"n":2}').exclude(state="cancelled").count()) == 0
-    monkeypatch.setattr(health, "PATIENCE", HANG_LIMIT)  # a probe asks whether it works, not how fast
+    assert (
+        await db_call(
+            lambda: (
+                Invocation.objects.filter(arguments='{"n":2}').exclude(state="cancelled").count()
+            )
+        )
+        == 0
+    )
+    # a probe asks whether it works, not how fast
+    monkeypatch.setattr(health, "PATIENCE", HANG_LIMIT)
     assert (await probed(here.engine.feed))[0] == 200
     await db_call(tidy)
 
@@ -141,7 +157,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
             cursor.execute(f"PRAGMA busy_timeout = {milliseconds}")
 
     def hasty(function: Any, args: Any, kwargs: Any) -> Any:
-        def hurried() -> Any:  # inside: a thread's first connection is opened anew by what is around it
+        # inside: a thread's first connection is opened anew by what is around it
+        def hurried() -> Any:
             wait(200)
             try:
                 return function(*args, **kwargs)
@@ -160,7 +177,8 @@ async def test_a_read_only_database_takes_no_call_and_says_so(
     """The recorder's own connection may read only, as with a file that was set so."""
     here: Site = await site()
     await told(here, 1)
-    real, on = ledger.BACKENDS["sqlite"], True
+    real = ledger.BACKENDS["sqlite"]
+    on = True
 
     def commit(work: ledger.Work, *claims: Any) -> ledger.Changed:
         connection.ensure_connection()

@@ -1,4 +1,5 @@
-"""No place at which the database can fail, or a process die, is forgotten: each has a cell, or a reason to have none."""
+"""No place at which the database can fail, or a process die, is forgotten: each has a cell, or a
+reason to have none."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ TABLES = (calls.POINTS, maintenance.POINTS, rest.POINTS, runs.POINTS, tasks.POIN
 CELLS = {point.partition("@")[0] for point in test_faults.POINTS}
 for table in TABLES:
     CELLS |= {point.partition("@")[0] for points in table.values() for point in points}
-# What is read or written beside calls and runs: a fault there changes nothing that a caller is told.
+# What is read or written beside calls and runs: a fault there changes nothing that a caller is
+# told.
 BESIDE = {
     "delivery.channels_with_due": "notifications: the outbox is emptied at the next tick (tests/services)",
     "delivery.claim": "as above",
@@ -152,7 +154,8 @@ DEATHS = {
     "roles_made": "as above",
     "maintenance_acted": "nor between what a step found and its commit (manager._done)",
 }
-# Functions that are handed in, so that reading the source does not name them: what stands behind these words.
+# Functions that are handed in, so that reading the source does not name them: what stands behind
+# these words.
 HANDED_IN = {
     "tell": ("trials.record_progress",),
     "self._renew_all": ("seats.renew", "places.renew"),
@@ -227,6 +230,8 @@ def test_every_place_that_asks_the_database_has_a_cell():
 
 
 def test_every_named_place_has_a_cell():
-    used = {name for path in sources() for name in re.findall(r'failpoint\("(\w+)"\)', path.read_text())}
+    used = {
+        name for path in sources() for name in re.findall(r'failpoint\("(\w+)"\)', path.read_text())
+    }
     assert used == set(failpoints.NAMES)
     assert used - CELLS == DEATHS.keys()

@@ -1,4 +1,5 @@
-"""Rows of docs/faults.md with the real parts: PostgreSQL is stopped under load and started again; PgBouncer is before it."""
+"""Rows of docs/faults.md with the real parts: PostgreSQL is stopped under load and started again;
+PgBouncer is before it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.e2e, pytest.mark.postgres_only]
 
 @contextmanager
 def durable(server: Postgres) -> Iterator[None]:
-    """Commits of others are on disk before they return, as in production and unlike in other tests. At the end it runs."""
+    """Commits of others are on disk before they return, as in production and unlike in other tests.
+    At the end it runs."""
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER ROLE {USER} SET synchronous_commit = on")
     try:
@@ -36,12 +38,17 @@ def durable(server: Postgres) -> Iterator[None]:
         server.start()
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER ROLE {USER} RESET synchronous_commit")
-        let_go()  # connections opened since then keep the setting, and the next test would get one of them
+        # connections opened since then keep the setting, and the next test would get one of them
+        let_go()
 
 
 def read_through(url: str) -> int:
-    """How many entries the audit log has, read one by one by this address: others get each session in between."""
-    settings = copy.deepcopy(connection.settings_dict) | {"HOST": unquote(urlsplit(url).hostname or ""), "PORT": "6432"}
+    """How many entries the audit log has, read one by one by this address: others get each session
+    in between."""
+    settings = copy.deepcopy(connection.settings_dict) | {
+        "HOST": unquote(urlsplit(url).hostname or ""),
+        "PORT": "6432",
+    }
     settings["OPTIONS"].pop("pool")
     through = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
     connections["default"] = through
@@ -52,14 +59,17 @@ def read_through(url: str) -> int:
 
 
 @pytest.mark.usefixtures("live_db")
-def test_postgresql_is_stopped_under_load_and_started_again(database_server: Postgres, tmp_path: Path) -> None:
+def test_postgresql_is_stopped_under_load_and_started_again(
+    database_server: Postgres, tmp_path: Path
+) -> None:
     async def outage() -> None:
         async with load.running():
             await load.until_told(200)
             await asyncio.to_thread(database_server.stop)
             await load.until_told(503)
             assert (await load.until_ready(503))["database"] == "unreachable"
-            database_server.start()  # by this thread: the kernel ends it with the one that started it
+            # by this thread: the kernel ends it with the one that started it
+            database_server.start()
             await load.until_ready(200)
             await load.until_told(200)
 
@@ -73,7 +83,9 @@ def test_postgresql_is_stopped_under_load_and_started_again(database_server: Pos
 
 @pytest.mark.pgbouncer
 @pytest.mark.usefixtures("live_db")
-def test_behind_a_real_pgbouncer_that_pools_transactions(database_server: Postgres, tmp_path: Path) -> None:
+def test_behind_a_real_pgbouncer_that_pools_transactions(
+    database_server: Postgres, tmp_path: Path
+) -> None:
     async def polls() -> dict[str, str]:
         said = await load.until_ready(200)
         return said if said["changes"] == "polling" else {}

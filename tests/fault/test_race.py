@@ -40,7 +40,8 @@ def test_many_approvals_two_workers_every_message_twice(journal: Path, bob: User
         tickets = [ask(number) for number in range(MANY)]
     approve_all(bob)
     with ExitStack() as stack:
-        for name in ("one", "two"):  # both are up before there is anything to do, else the first does it all
+        # both are up before there is anything to do, else the first does it all
+        for name in ("one", "two"):
             stack.enter_context(worker.running(child_env(), name))
         for ticket in tickets * 2:
             wake("run_approved", ticket.call_id)

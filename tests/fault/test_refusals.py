@@ -1,7 +1,8 @@
-"""The database answers, but refuses to write, while calls are running: what callers are told, and what is recorded.
+"""The database answers, but refuses to write, while calls are running: what callers are told, and
+what is recorded.
 
-Each kind of refusal (``refusals.py``) meets each state in which a call can be. After the refusal everything works again
-without anybody's help.
+Each kind of refusal (``refusals.py``) meets each state in which a call can be. After the refusal
+everything works again without anybody's help.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class Cell:
 
         async def succeeds() -> bool:
             try:
-                return (await self.call(host=Host(hold=0))).state in (State.SUCCEEDED, State.PENDING)
+                return (await self.call(host=Host(hold=0))).state in (
+                    State.SUCCEEDED,
+                    State.PENDING,
+                )
             except Busy:
                 return False
 
@@ -83,7 +87,9 @@ class Cell:
 
 def gated(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, list[str]]:
     """Answers of servers are recorded only once the event is set; whose they are."""
-    gate, answered, recorder = asyncio.Event(), list[str](), cell.here.engine.recorder
+    gate = asyncio.Event()
+    answered = list[str]()
+    recorder = cell.here.engine.recorder
     real = recorder.end
 
     async def end(row: Any, fact: Any) -> None:
@@ -96,7 +102,8 @@ def gated(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, l
 
 
 async def answers_come_meanwhile(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four calls are out. Their answers come while the database refuses, and so does a fifth call."""
+    """Four calls are out. Their answers come while the database refuses, and so does a fifth
+    call."""
     gate, answered = gated(cell, monkeypatch)
     before = len(cell.here.sent())
     out = [asyncio.ensure_future(cell.call()) for _ in range(4)]
@@ -174,13 +181,18 @@ STORIES: tuple[Story, ...] = (answers_come_meanwhile, a_call_waits_for_people, a
 def cells() -> list[Any]:
     """One story of each kind in the gate; the others where everything runs."""
     found = []
-    for vendor, mark, kinds in (("sqlite", "one_database", SQLITE), ("postgres", "postgres_only", POSTGRES)):
+    for vendor, mark, kinds in (
+        ("sqlite", "one_database", SQLITE),
+        ("postgres", "postgres_only", POSTGRES),
+    ):
         for kind in kinds:
             for story in STORIES:
                 marks = [getattr(pytest.mark, mark)]
                 if story is not answers_come_meanwhile:
                     marks.append(pytest.mark.exhaustive)
-                found.append(pytest.param(kind, story, marks=marks, id=f"{vendor}-{kind}-{story.__name__}"))
+                found.append(
+                    pytest.param(kind, story, marks=marks, id=f"{vendor}-{kind}-{story.__name__}")
+                )
     return found
 
 
@@ -194,7 +206,9 @@ def own_sessions(live_db: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def role(request: pytest.FixtureRequest, own_sessions: None, echo: Server, bob: User) -> Iterator[None]:
+def role(
+    request: pytest.FixtureRequest, own_sessions: None, echo: Server, bob: User
+) -> Iterator[None]:
     """Where privileges are revoked, the product runs as somebody who needs them."""
     with ExitStack() as stack:
         if request.node.callspec.params["kind"] == "revoked privileges":
@@ -206,7 +220,13 @@ def role(request: pytest.FixtureRequest, own_sessions: None, echo: Server, bob: 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(("kind", "story"), cells())
 async def test_a_database_that_refuses_while_calls_are_running(
-    role: None, site: Make, echo: Server, bob: User, kind: str, story: Story, monkeypatch: pytest.MonkeyPatch
+    role: None,
+    site: Make,
+    echo: Server,
+    bob: User,
+    kind: str,
+    story: Story,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refusing = (SQLITE if connection.vendor == "sqlite" else POSTGRES)[kind]
     cell = Cell(await site(), refusing, bob)

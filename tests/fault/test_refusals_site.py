@@ -1,4 +1,5 @@
-"""A whole site whose PostgreSQL refuses to write under load: callers are refused, and it works again by itself.
+"""A whole site whose PostgreSQL refuses to write under load: callers are refused, and it works
+again by itself.
 
 Prints how long that takes after the refusal has ended.
 """
@@ -44,10 +45,15 @@ def test_site_works_again_after_its_database_refused(
             role.enter_context(as_plain_role())
         load = Load(site, token)
         took = asyncio.run(refused())
-        eventually(lambda: not disagreements(load, tmp_path / "journal"))  # what ended meanwhile is written soon
+        # what ended meanwhile is written soon
+        eventually(lambda: not disagreements(load, tmp_path / "journal"))
     with capsys.disabled():
         print(f"\n{kind}: works again after {took:.2f} s")
     let_go()
-    assert {body["code"] for _, status, body in load.told if status == 503} <= {"NOT_RECORDED", "BUSY", "UNAVAILABLE"}
+    assert {body["code"] for _, status, body in load.told if status == 503} <= {
+        "NOT_RECORDED",
+        "BUSY",
+        "UNAVAILABLE",
+    }
     tidy()
     let_go()

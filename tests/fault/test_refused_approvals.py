@@ -1,4 +1,5 @@
-"""A call is approved while the database refuses to write: its caller is told to come back, and finds it."""
+"""A call is approved while the database refuses to write: its caller is told to come back, and
+finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What REST and the admin answer while the database refuses to write: reading works, and changes say what to do."""
+"""What REST and the admin answer while the database refuses to write: reading works, and changes
+say what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def execute(statement: str) -> None:
 
 
 @pytest.fixture
-def reader(live_db: None, caller: Callable[[str], Caller], monkeypatch: pytest.MonkeyPatch) -> Caller:
+def reader(
+    live_db: None, caller: Callable[[str], Caller], monkeypatch: pytest.MonkeyPatch
+) -> Caller:
     """A program whose token was last used long ago, so its use would be noted now."""
     monkeypatch.setattr(auth, "_touch_again", 0.0)
     made = caller("admin")
@@ -40,7 +43,9 @@ def person(live_db: None) -> Client:
     """Somebody who may do anything, already logged in."""
     client = Client(raise_request_exception=False)
     Agent.objects.create(slug="old", name="Old")
-    client.force_login(User.objects.create(username="ann", is_staff=True, is_superuser=True, password="!"))
+    client.force_login(
+        User.objects.create(username="ann", is_staff=True, is_superuser=True, password="!")
+    )
     return client
 
 
@@ -54,7 +59,9 @@ def read_only(reader: Caller, person: Client) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("read_only")
-def test_reading_over_rest_works_though_the_use_of_the_token_cannot_be_noted(reader: Caller) -> None:
+def test_reading_over_rest_works_though_the_use_of_the_token_cannot_be_noted(
+    reader: Caller,
+) -> None:
     for _ in range(2):
         answer = reader.get("/agents")
         assert answer.status_code == 200, answer.content
@@ -81,14 +88,18 @@ def test_a_change_over_rest_is_refused_and_may_be_tried_again(reader: Caller) ->
 
 @pytest.mark.usefixtures("read_only")
 def test_a_change_in_the_admin_gets_a_page_that_says_what_to_do(person: Client) -> None:
-    answer = person.post(f"/admin/mcpregistry/agent/{Agent.objects.get(slug='old').pk}/delete/", {"post": "yes"})
+    answer = person.post(
+        f"/admin/mcpregistry/agent/{Agent.objects.get(slug='old').pk}/delete/", {"post": "yes"}
+    )
     assert answer.status_code == 503
     assert answer["Retry-After"] == "1"
     assert "does not accept changes at the moment" in answer.content.decode()
     assert "Try again in a moment" in answer.content.decode()
 
 
-def test_a_fault_of_ours_is_not_taken_for_one_of_the_database(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_not_taken_for_one_of_the_database(
+    person: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ValueError("ours")
 

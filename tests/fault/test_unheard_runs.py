@@ -1,4 +1,5 @@
-"""A run whose beginning was committed though nobody heard of it: its caller is told what has become of it."""
+"""A run whose beginning was committed though nobody heard of it: its caller is told what has become
+of it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,16 @@ from subagents.models import Run
 from subagents.runs import tool_source
 from tests.fault.agreement import contradictions
 from tests.fault.database import failing, until
-from tests.fault.test_database_errors_runs import ASKED, Bench, Model, asked, bench, offered, worker, working
+from tests.fault.test_database_errors_runs import (
+    ASKED,
+    Bench,
+    Model,
+    asked,
+    bench,
+    offered,
+    worker,
+    working,
+)
 
 __all__ = ["bench", "worker", "working"]  # fixtures
 
@@ -24,7 +34,8 @@ pytestmark = pytest.mark.fault
 
 def unheard_beginning(monkeypatch: pytest.MonkeyPatch, *, written: bool) -> None:
     """The connection breaks while the first run is begun."""
-    real, left = tool_source._begin, [1]
+    real = tool_source._begin
+    left = [1]
 
     def _begin(*given: Any) -> Any:
         if not left[0]:

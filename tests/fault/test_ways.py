@@ -1,4 +1,5 @@
-"""Every way of waiting, once approved and once refused: the drivers of which the matrix of faults is made."""
+"""Every way of waiting, once approved and once refused: the drivers of which the matrix of faults
+is made."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def _worker(stage: Stage, broker: str) -> Iterator[None]:
 
 @pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_approved_it_runs_once_and_the_caller_has_the_result(stage, site, brisk, token, case: Case, way: Way):
+async def test_approved_it_runs_once_and_the_caller_has_the_result(
+    stage, site, brisk, token, case: Case, way: Way
+):
     async with way.open(stage, site, brisk, token) as waiter:
         await waiter.begin("echo__mine" if way.may_confirm else "echo__ask", case.arguments)
         assert case.sent() == []
@@ -43,7 +46,9 @@ async def test_approved_it_runs_once_and_the_caller_has_the_result(stage, site, 
 
 @pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_refused_it_never_runs_and_the_caller_has_the_reason(stage, site, brisk, token, case: Case, way: Way):
+async def test_refused_it_never_runs_and_the_caller_has_the_reason(
+    stage, site, brisk, token, case: Case, way: Way
+):
     async with way.open(stage, site, brisk, token) as waiter:
         await waiter.begin("echo__mine" if way.may_confirm else "echo__ask", case.arguments)
         await case.reject("the ledger is closed")
@@ -65,8 +70,12 @@ async def test_the_person_at_the_host_confirms(stage, site, brisk, token, case: 
     assert len(case.sent()) == 1
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.kind in ("task", "rest") or way.stays], ids=str)
-async def test_a_caller_that_cancels_ends_the_request(stage, site, brisk, token, case: Case, way: Way):
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way.kind in ("task", "rest") or way.stays], ids=str
+)
+async def test_a_caller_that_cancels_ends_the_request(
+    stage, site, brisk, token, case: Case, way: Way
+):
     async with way.open(stage, site, brisk, token) as waiter:
         await waiter.begin("echo__mine" if way.may_confirm else "echo__ask", case.arguments)
         await waiter.cancel()
@@ -74,9 +83,13 @@ async def test_a_caller_that_cancels_ends_the_request(stage, site, brisk, token,
     assert case.sent() == []
 
 
-@pytest.mark.exhaustive(but=("question-http-legacy", "progress-http-modern", "progress-stdio-legacy"))
+@pytest.mark.exhaustive(
+    but=("question-http-legacy", "progress-http-modern", "progress-stdio-legacy")
+)
 @pytest.mark.parametrize("way", [way for way in WAYS if way.stays], ids=str)
-async def test_a_caller_that_vanishes_ends_the_request(stage, site, brisk, token, case: Case, way: Way):
+async def test_a_caller_that_vanishes_ends_the_request(
+    stage, site, brisk, token, case: Case, way: Way
+):
     async with way.open(stage, site, brisk, token) as waiter:
         await waiter.begin("echo__mine" if way.may_confirm else "echo__ask", case.arguments)
         await waiter.kill()

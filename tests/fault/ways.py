@@ -1,7 +1,7 @@
 """The ways in which a caller can wait for a held call, each behind the same few verbs.
 
-``begin`` sends the call and returns when it is held; ``end`` gives what the caller has in the end, in
-whatever way it has to fetch it; ``cancel`` and ``kill`` are its two ways of going.
+``begin`` sends the call and returns when it is held; ``end`` gives what the caller has in the end,
+in whatever way it has to fetch it; ``cancel`` and ``kill`` are its two ways of going.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Way:
 
     @property
     def stays(self) -> bool:
-        """Whether a host is on the line while the call is held, so that its going can be noticed."""
+        """Whether a host is on the line while the call is held, so that its going can be
+        noticed."""
         return self.kind == "progress" or (self.kind == "question" and self.era != MODERN)
 
     @property
@@ -64,7 +65,8 @@ class Way:
 
     @contextlib.asynccontextmanager
     async def open(self, stage: Stage, site: Web, brisk: Web, token: str) -> AsyncIterator[Waiter]:
-        """``brisk`` is a web process of the same site with SLIPSNISSE_HOLD=0.3; ``stdio`` calls as agent "local"."""
+        """``brisk`` is a web process of the same site with SLIPSNISSE_HOLD=0.3; ``stdio`` calls as
+        agent "local"."""
         if self.kind == "rest":
             async with site.raw(token) as client:
                 yield RestWaiter(client, f"http://{site.address}/api/v1")
@@ -90,7 +92,8 @@ class _Person:
     """Whoever sits at the host: says nothing until told what."""
 
     def __init__(self) -> None:
-        self.asked, self._says = asyncio.Event(), asyncio.get_running_loop().create_future()
+        self.asked = asyncio.Event()
+        self._says = asyncio.get_running_loop().create_future()
 
     async def __call__(self, params: dict[str, Any]) -> dict[str, Any]:
         self.asked.set()
@@ -107,12 +110,17 @@ class Waiter:
     _ID = 4711
 
     def __init__(self, host: Host, person: _Person) -> None:
-        self.host, self.person = host, person
+        self.host = host
+        self.person = person
         self._calling: asyncio.Task[dict[str, Any]] | None = None
 
-    def _send(self, tool: str, arguments: dict[str, Any], *, progress: bool) -> asyncio.Task[dict[str, Any]]:
+    def _send(
+        self, tool: str, arguments: dict[str, Any], *, progress: bool
+    ) -> asyncio.Task[dict[str, Any]]:
         self._order = (tool, arguments)
-        self._calling = asyncio.create_task(self.host.call(tool, arguments, progress=progress, request_id=self._ID))
+        self._calling = asyncio.create_task(
+            self.host.call(tool, arguments, progress=progress, request_id=self._ID)
+        )
         return self._calling
 
     async def begin(self, tool: str, arguments: dict[str, Any]) -> None:
@@ -185,7 +193,9 @@ class TaskWaiter(Waiter):
         self.task_id = result["taskId"]
 
     async def view(self) -> dict[str, Any]:
-        answer = await self.host.request("tasks/get", {"taskId": self.task_id, "_meta": self.host.meta()})
+        answer = await self.host.request(
+            "tasks/get", {"taskId": self.task_id, "_meta": self.host.meta()}
+        )
         return answer["result"]
 
     async def end(self) -> Seen:
@@ -194,7 +204,9 @@ class TaskWaiter(Waiter):
                 await asyncio.sleep(0.02)
         if view["status"] == "completed":
             return seen(view["result"])
-        return Seen(f"{view['status']}: {view.get('statusMessage', '')}", view.get("error"), is_error=True)
+        return Seen(
+            f"{view['status']}: {view.get('statusMessage', '')}", view.get("error"), is_error=True
+        )
 
     async def cancel(self) -> None:
         await self.host.request("tasks/cancel", {"taskId": self.task_id, "_meta": self.host.meta()})
@@ -202,7 +214,10 @@ class TaskWaiter(Waiter):
 
 class RestWaiter(Waiter):
     def __init__(self, client: httpx2.AsyncClient, api: str) -> None:
-        self._client, self._api, self._calling, self._id = client, api, None, ""
+        self._client = client
+        self._api = api
+        self._calling = None
+        self._id = ""
 
     async def _post(self) -> httpx2.Response:
         tool, arguments = self._order
@@ -226,7 +241,9 @@ class RestWaiter(Waiter):
         return seen(result) if result else Seen(str(body["error"]), body, is_error=True)
 
     async def cancel(self) -> None:
-        await self._client.post(f"{self._api}/approvals/{self._id}/withdraw", json={"reason": "not needed"})
+        await self._client.post(
+            f"{self._api}/approvals/{self._id}/withdraw", json={"reason": "not needed"}
+        )
 
     async def kill(self) -> None:
         raise NotImplementedError("nobody is on the line")
@@ -239,12 +256,20 @@ def seen(result: dict[str, Any]) -> Seen:
     return Seen("\n".join(texts), result.get("structuredContent"), result.get("isError") is True)
 
 
-_WAITERS = {"task": TaskWaiter, "question": QuestionWaiter, "progress": ProgressWaiter, "away": AwayWaiter}
+_WAITERS = {
+    "task": TaskWaiter,
+    "question": QuestionWaiter,
+    "progress": ProgressWaiter,
+    "away": AwayWaiter,
+}
 
 WAYS = [
     *(Way("task", door) for door in ("http", "stdio")),
-    *itertools.starmap(Way, itertools.product(("question", "progress", "away"), ("http", "stdio"), (LEGACY, MODERN))),
+    *itertools.starmap(
+        Way,
+        itertools.product(("question", "progress", "away"), ("http", "stdio"), (LEGACY, MODERN)),
+    ),
     Way("rest"),
-]  # fmt: skip
+]
 
 __all__ = ["LEGACY", "SHORT_HOLD", "WAYS", "Lost", "Seen", "Waiter", "Way"]

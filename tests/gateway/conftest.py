@@ -19,7 +19,8 @@ from tests.waiting import HANG_LIMIT
 
 @pytest.fixture(autouse=True)
 def _patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's client takes us for a server of the older era after ten seconds, which a busy machine may need to start."""
+    """The SDK's client takes us for a server of the older era after ten seconds, which a busy
+    machine may need to start."""
     monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", HANG_LIMIT)
 
 
@@ -42,6 +43,7 @@ def site(stage: Stage) -> Iterator[Web]:
 
 @pytest.fixture(scope="module")
 def launched(stage: Stage) -> Iterator[launcher.Launcher]:
-    """For hosts that are programs: a command line in place of ``runmcp``'s, which costs a tenth of its start."""
+    """For hosts that are programs: a command line in place of ``runmcp``'s, which costs a tenth of
+    its start."""
     with launcher.launching(stage.env, folder()) as running:
         yield running

@@ -1,4 +1,5 @@
-"""What an older server says outside of a call reaches the one host that is meant, and a page that it wants opened its host."""
+"""What an older server says outside of a call reaches the one host that is meant, and a page that
+it wants opened its host."""
 
 from __future__ import annotations
 
@@ -53,7 +54,11 @@ class Heard:
         return t.ElicitResult(action="accept")
 
     def options(self) -> dict[str, Any]:
-        return {"message_handler": self.message, "logging_callback": self.line, "elicitation_callback": self.person}
+        return {
+            "message_handler": self.message,
+            "logging_callback": self.line,
+            "elicitation_callback": self.person,
+        }
 
 
 class Folders:
@@ -75,12 +80,18 @@ async def connected(
     async with contextlib.AsyncExitStack() as stack:
         if door == "stdio":
             log = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-            parameters = launched.parameters("manage.py", "runmcp", "--endpoint", slug, "--agent", slug)
+            parameters = launched.parameters(
+                "manage.py", "runmcp", "--endpoint", slug, "--agent", slug
+            )
             transport: Any = stdio_client(parameters, errlog=log)
-            yield await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
+            yield await stack.enter_async_context(
+                Client(transport, mode=mode, cache=None, **options)
+            )
             return
-        await outside(lambda: site.wait_known(stage.agent(fresh("marker"))))  # it has seen all before that
-        token, url = stage.tokens[slug], site.url(slug)
+        # it has seen all before that
+        await outside(lambda: site.wait_known(stage.agent(fresh("marker"))))
+        token = stage.tokens[slug]
+        url = site.url(slug)
         if door == "http":
             yield await stack.enter_async_context(site.client(token, mode, slug, **options))
             return
@@ -98,7 +109,14 @@ def scene(stage: Stage, **fields: Any) -> str:
     stage.endpoint(slug)
     command = [sys.executable, "-S", str(SERVERS / "beside.py")]
     fields = {"env": {"FAKE_ERA": "legacy"}, "protocol_mode": "legacy"} | fields
-    server = stage.real(slug, *TOOLS, command=command, connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT, **fields)
+    server = stage.real(
+        slug,
+        *TOOLS,
+        command=command,
+        connect_timeout=HANG_LIMIT,
+        request_timeout=HANG_LIMIT,
+        **fields,
+    )
     stage.agent(slug, server)
     return slug
 
@@ -114,14 +132,24 @@ def last_call(slug: str) -> Invocation:
 @pytest.mark.exhaustive(but=("http-legacy", "stdio-auto"))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", DOORS)
-async def test_a_page_that_is_needed_first_reaches_the_host_as_data(stage, site, launched, door, mode):
-    slug, heard = await outside(scene, stage), Heard()
+async def test_a_page_that_is_needed_first_reaches_the_host_as_data(
+    stage, site, launched, door, mode
+):
+    slug = await outside(scene, stage)
+    heard = Heard()
     async with connected(door, mode, slug, stage, site, launched, **heard.options()) as host:
-        pages = [page("e1"), page("e2", "file:///etc/passwd"), page("e3", "javascript:alert(1)"), {"url": 7}]
+        pages = [
+            page("e1"),
+            page("e2", "file:///etc/passwd"),
+            page("e3", "javascript:alert(1)"),
+            {"url": 7},
+        ]
         with pytest.raises(MCPError) as caught:
             await host.call_tool(f"{slug}__sign_in", {"pages": pages})
     assert (caught.value.code, caught.value.message) == (-32042, "This needs a sign-in")
-    assert caught.value.data == {"elicitations": [page("e1", message=f"The server {slug} asks: Sign in")]}
+    assert caught.value.data == {
+        "elicitations": [page("e1", message=f"The server {slug} asks: Sign in")]
+    }
     record = await outside(last_call, slug)
     assert (record.state, record.error_code) == (State.TOOL_ERROR, "INPUT_NEEDED")
     assert "https://example.com/in" in record.reason
@@ -133,13 +161,16 @@ async def test_a_host_that_opens_no_pages_gets_the_address_as_text(stage, site, 
         result = await host.call_tool(f"{slug}__sign_in", {"pages": [page("e1")]})
         assert result.is_error
         assert "https://example.com/in" in result.content[0].text
-        bad = await host.call_tool(f"{slug}__sign_in", {"pages": [page("e1", "file:///etc/passwd")]})
+        bad = await host.call_tool(
+            f"{slug}__sign_in", {"pages": [page("e1", "file:///etc/passwd")]}
+        )
         assert "This needs a sign-in" in bad.content[0].text
         assert "passwd" not in str(bad)
 
 
 async def test_a_server_that_may_not_ask_people_sends_them_to_no_page(stage, site, launched):
-    slug, heard = await outside(scene, stage, asks_elicitation=False), Heard()
+    slug = await outside(scene, stage, asks_elicitation=False)
+    heard = Heard()
     async with connected("http", "legacy", slug, stage, site, launched, **heard.options()) as host:
         result = await host.call_tool(f"{slug}__sign_in", {"pages": [page("e1")]})
     assert "This needs a sign-in" in result.content[0].text
@@ -148,8 +179,12 @@ async def test_a_server_that_may_not_ask_people_sends_them_to_no_page(stage, sit
 
 @pytest.mark.exhaustive(but=("http", "stdio"))
 @pytest.mark.parametrize("door", DOORS)
-async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(stage, site, launched, door):
-    slug, first, second = await outside(scene, stage), Heard(), Heard()
+async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(
+    stage, site, launched, door
+):
+    slug = await outside(scene, stage)
+    first = Heard()
+    second = Heard()
     async with (
         connected(door, "legacy", slug, stage, site, launched, **first.options()) as one,
         connected("http", "legacy", slug, stage, site, launched, **second.options()) as two,
@@ -167,15 +202,20 @@ async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(
 @pytest.mark.exhaustive(but=("stdio", "ws"))
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_line_on_a_timer_reaches_the_host_that_is_alone(stage, site, launched, door):
-    slug, heard = await outside(scene, stage), Heard()
+    slug = await outside(scene, stage)
+    heard = Heard()
     async with connected(door, "legacy", slug, stage, site, launched, **heard.options()) as host:
         await host.call_tool(f"{slug}__later", {"line": "tick"})
         await until(lambda: heard.lines)
     assert heard.lines == [(f"{slug}.timer", "tick")]
 
 
-async def test_a_line_on_a_timer_reaches_nobody_where_two_hosts_share_a_server(stage, site, launched):
-    slug, first, second = await outside(scene, stage), Heard(), Heard()
+async def test_a_line_on_a_timer_reaches_nobody_where_two_hosts_share_a_server(
+    stage, site, launched
+):
+    slug = await outside(scene, stage)
+    first = Heard()
+    second = Heard()
     async with (
         connected("http", "legacy", slug, stage, site, launched, **first.options()) as one,
         connected("http", "legacy", slug, stage, site, launched, **second.options()) as two,
@@ -191,7 +231,11 @@ async def test_a_line_on_a_timer_reaches_nobody_where_two_hosts_share_a_server(s
 @pytest.mark.exhaustive(but=("stdio-legacy-everybody", "http-legacy-session"))
 @pytest.mark.parametrize(
     ("door", "mode", "shared_by"),
-    [(door, mode, by) for door, mode in (("stdio", "legacy"), ("stdio", "auto")) for by in ("everybody", "session")]
+    [
+        (door, mode, by)
+        for door, mode in (("stdio", "legacy"), ("stdio", "auto"))
+        for by in ("everybody", "session")
+    ]
     + [("http", "legacy", "session")],
 )
 async def test_a_server_that_asks_for_folders_at_its_start_gets_those_of_its_host(
@@ -199,7 +243,9 @@ async def test_a_server_that_asks_for_folders_at_its_start_gets_those_of_its_hos
 ):
     slug = await outside(scene, stage, shared_by=shared_by, asks_roots=True)
     folders = Folders("file:///home/ann")
-    async with connected(door, mode, slug, stage, site, launched, list_roots_callback=folders) as host:
+    async with connected(
+        door, mode, slug, stage, site, launched, list_roots_callback=folders
+    ) as host:
         result = await host.call_tool(f"{slug}__roots", {})
         assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
         declared = json.loads((await host.call_tool(f"{slug}__declared", {})).content[0].text)
@@ -212,10 +258,17 @@ async def test_a_server_that_asks_for_folders_at_its_start_gets_those_of_its_hos
 async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_too(
     stage, site, launched, era, shared_by
 ):
-    fields = {"env": {"FAKE_ERA": era}, "protocol_mode": "auto", "asks_roots": True, "shared_by": shared_by}
+    fields = {
+        "env": {"FAKE_ERA": era},
+        "protocol_mode": "auto",
+        "asks_roots": True,
+        "shared_by": shared_by,
+    }
     slug = await outside(scene, stage, **fields)
     folders = Folders("file:///home/ann")
-    async with connected("stdio", "legacy", slug, stage, site, launched, list_roots_callback=folders) as host:
+    async with connected(
+        "stdio", "legacy", slug, stage, site, launched, list_roots_callback=folders
+    ) as host:
         result = await host.call_tool(f"{slug}__roots", {})
     assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
 
@@ -225,17 +278,23 @@ async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_
 async def test_changed_folders_are_told_to_the_server_which_asks_again(stage, site, launched, door):
     slug = await outside(scene, stage, shared_by="session", asks_roots=True)
     folders = Folders("file:///home/ann")
-    async with connected(door, "legacy", slug, stage, site, launched, list_roots_callback=folders) as host:
+    async with connected(
+        door, "legacy", slug, stage, site, launched, list_roots_callback=folders
+    ) as host:
         await host.call_tool(f"{slug}__roots", {})
         folders.uris = ("file:///home/ann", "file:///srv")
         with pytest.warns(MCPDeprecationWarning):
             await host.send_roots_list_changed()
         await until(lambda: folders.asked == 2)
         result = await host.call_tool(f"{slug}__roots", {})
-    assert [each["uri"] for each in json.loads(result.content[0].text)["roots"]] == list(folders.uris)
+    assert [each["uri"] for each in json.loads(result.content[0].text)["roots"]] == list(
+        folders.uris
+    )
 
 
-async def test_where_hosts_share_a_server_no_word_of_changed_folders_is_promised(stage, site, launched):
+async def test_where_hosts_share_a_server_no_word_of_changed_folders_is_promised(
+    stage, site, launched
+):
     slug = await outside(scene, stage, asks_roots=True)
     async with connected(
         "http", "legacy", slug, stage, site, launched, list_roots_callback=Folders("file:///a")
@@ -257,16 +316,24 @@ async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, si
     async with contextlib.AsyncExitStack() as stack:
         if door == "http":
             await outside(lambda: site.wait_known(stage.agent(fresh("marker"))))
-            host: Host = await stack.enter_async_context(http_host(site, stage.tokens[slug], slug, **options))
+            host: Host = await stack.enter_async_context(
+                http_host(site, stage.tokens[slug], slug, **options)
+            )
         else:
             opened = stdio_host(stage, "--agent", slug, "--endpoint", slug, **options)
             host = await stack.enter_async_context(opened)
-        result = await host.call(f"{slug}__asks", {}, **{"io.modelcontextprotocol/logLevel": "info"})
+        result = await host.call(
+            f"{slug}__asks", {}, **{"io.modelcontextprotocol/logLevel": "info"}
+        )
         assert "accept" in result["content"][0]["text"]
         assert [each["message"] for each in host.asked] == [f"The server {slug} asks: Sure?"]
 
         def lines() -> list[Any]:
-            return [each["params"]["data"] for each in host.heard if each["method"] == "notifications/message"]
+            return [
+                each["params"]["data"]
+                for each in host.heard
+                if each["method"] == "notifications/message"
+            ]
 
         await until(lambda: len(lines()) == 2 and len(host.progress()) == 2)
     assert lines() == ["before", "after"]
@@ -275,7 +342,9 @@ async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, si
 
 @pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_server_of_a_sessions_own_is_told_of_the_pages_that_its_host_can_show(stage, site, launched, mode):
+async def test_a_server_of_a_sessions_own_is_told_of_the_pages_that_its_host_can_show(
+    stage, site, launched, mode
+):
     slug = await outside(scene, stage, shared_by="session")
     options = {"extensions": [advertise(APPS, PAGES)]}
     async with connected("http", mode, slug, stage, site, launched, **options) as host:
@@ -299,20 +368,30 @@ async def test_a_host_hears_that_a_page_is_done_with_on_a_stream_of_another_proc
                 assert refused["error"]["code"] == -32042
                 await host.call(f"{slug}__later", {"done": ["e1"]})
                 async with asyncio.timeout(HANG_LIMIT):
-                    told = [json.loads(line[5:]) async for line in until_told(stream, "elicitation/complete")]
+                    told = [
+                        json.loads(line[5:])
+                        async for line in until_told(stream, "elicitation/complete")
+                    ]
     assert told[-1]["params"] == {"elicitationId": "e1"}
 
 
 @pytest.mark.exhaustive
-async def test_server_gets_changed_folders_by_a_host_whose_stream_is_in_another_process(stage, site):
-    """Its requests come to one process. The other one has its stream, and then hears of a change of its folders."""
+async def test_server_gets_changed_folders_by_a_host_whose_stream_is_in_another_process(
+    stage, site
+):
+    """Its requests come to one process. The other one has its stream, and then hears of a change of
+    its folders."""
     slug = await outside(scene, stage, shared_by="session", asks_roots=True)
     folders = [{"uri": "file:///home/ann"}]
 
     async def person(_: dict[str, Any]) -> dict[str, Any]:
         return {"roots": folders}
 
-    options: dict[str, Any] = {"era": "2025-11-25", "abilities": {"roots": {"listChanged": True}}, "person": person}
+    options: dict[str, Any] = {
+        "era": "2025-11-25",
+        "abilities": {"roots": {"listChanged": True}},
+        "person": person,
+    }
     with web(stage.env) as other:
         token = stage.tokens[slug]
         await outside(other.wait_known, token)
@@ -329,7 +408,9 @@ async def test_server_gets_changed_folders_by_a_host_whose_stream_is_in_another_
                 assert await list_folders(host, slug) == folders
                 folders.pop(0)
                 message = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
-                assert (await http.post(other.url(slug), json=message, headers=host._headers({}))).status_code == 202
+                assert (
+                    await http.post(other.url(slug), json=message, headers=host._headers({}))
+                ).status_code == 202
                 await host._answer(await next_question(lines))
                 assert await list_folders(host, slug) == folders
 

@@ -34,14 +34,16 @@ class Scene:
     """One agent on one endpoint, and a server of which it may see some tools."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self.slug = stage, fresh("scene")
+        self.stage = stage
+        self.slug = fresh("scene")
         self.endpoint = stage.endpoint(self.slug)
         self.server = stage.fake("echo", listed("one"), slug=self.slug)
         self.other = stage.fake("echo", listed("two"), slug=f"{self.slug}-2")
         self.token = stage.agent(self.slug, self.server)
         self.agent = Agent.objects.get(slug=self.slug)
         self.stranger_token = stage.agent(f"{self.slug}-x")
-        self.tools, self.between = ["one"], "__"
+        self.tools = ["one"]
+        self.between = "__"
 
     def approve(self) -> None:
         self.tools.append(f"new{len(self.tools)}")
@@ -65,7 +67,9 @@ class Scene:
         grants.grant(agent=self.agent, server=self.other, actor=ACTOR)
 
     def withdraw(self) -> None:
-        grants.withdraw_grant(grant=Grant.objects.get(agent=self.agent, server=self.other), actor=ACTOR)
+        grants.withdraw_grant(
+            grant=Grant.objects.get(agent=self.agent, server=self.other), actor=ACTOR
+        )
 
     def disable(self) -> None:
         lifecycle.disable_server(server=self.server, actor=ACTOR)
@@ -109,18 +113,26 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def connected(door: str, mode: str, scene: Scene, site: Web, launched: Launcher) -> AsyncIterator[Listener]:
+async def connected(
+    door: str, mode: str, scene: Scene, site: Web, launched: Launcher
+) -> AsyncIterator[Listener]:
     listener = Listener()
     options: dict[str, Any] = {"message_handler": listener.on_message if mode == "legacy" else None}
     async with contextlib.AsyncExitStack() as stack:
         streams = site.streams
         if door == "http":
-            client = await stack.enter_async_context(site.client(scene.token, mode, scene.slug, **options))
+            client = await stack.enter_async_context(
+                site.client(scene.token, mode, scene.slug, **options)
+            )
         else:
             log = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-            parameters = launched.parameters("manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug)
+            parameters = launched.parameters(
+                "manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug
+            )
             transport = stdio_client(parameters, errlog=log)
-            client = await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
+            client = await stack.enter_async_context(
+                Client(transport, mode=mode, cache=None, **options)
+            )
         listener.client = client
         if (door, mode) == ("http", "legacy"):  # what is pushed before its stream is open is lost
             await until(lambda: site.streams > streams)
@@ -160,12 +172,15 @@ async def test_every_change_made_by_another_process_is_told(stage, site, door, m
 
 @pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(stage, site, mode, launched):
+async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(
+    stage, site, mode, launched
+):
     scene = await outside(Scene, stage)
     await outside(site.wait_known, scene.stranger_token)
     async with connected("http", mode, scene, site, launched) as host:
         await host.hear_of(scene.grant)
-        # Long enough that the process knows the end before it comes; where it does not, it is told later, but told.
+        # Long enough that the process knows the end before it comes; where it does not, it is told
+        # later, but told.
         await host.hear_of(scene.end_grant_in, 1.5)
         assert await host.names() == scene.own()
 
@@ -192,7 +207,8 @@ async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, si
 async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progress(
     stage, site, door, mode, launched, monkeypatch
 ):
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)  # the test is the worker
+    # the test is the worker
+    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
     scene = await outside(Scene, stage)
 
     def asked() -> MaintenanceRequest:
@@ -205,7 +221,8 @@ async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progre
     heard: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        if not str(message).startswith("Still running"):  # a busy machine: what the door says by itself
+        # a busy machine: what the door says by itself
+        if not str(message).startswith("Still running"):
             heard.put_nowait((progress, total, message))
 
     async with connected(door, mode, scene, site, launched) as host:
@@ -214,14 +231,18 @@ async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progre
         calling = asyncio.create_task(host.client.call_tool(STATUS, given, progress_callback=hear))
         for progress, message in ((5, "First."), (40, "Second.")):
             await outside(
-                lambda p, m: queue.tell(request, MessageKind.STATUS, progress=p, message=m), progress, message
+                lambda p, m: queue.tell(request, MessageKind.STATUS, progress=p, message=m),
+                progress,
+                message,
             )
             await outside(MaintenanceRequest.objects.filter(pk=request.pk).update, message=message)
             assert await asyncio.wait_for(heard.get(), HANG_LIMIT) == (progress, 100, message)
         await outside(lambda: queue.end(request, State.COMPLETED, result={"servers": []}))
         said = (await asyncio.wait_for(calling, HANG_LIMIT)).structured_content
     assert (said["state"], said["progress"], said["result"]) == ("completed", 100, {"servers": []})
-    left = await outside(lambda: queue.waiting_messages(MaintenanceRequest.objects.filter(pk=request.pk)).count())
+    left = await outside(
+        lambda: queue.waiting_messages(MaintenanceRequest.objects.filter(pk=request.pk)).count()
+    )
     assert left == 3, "what was heard is still there to be polled"
 
 

@@ -1,4 +1,5 @@
-"""Suggestions for arguments of prompts and templates, through both doors and to and from both eras."""
+"""Suggestions for arguments of prompts and templates, through both doors and to and from both
+eras."""
 
 from __future__ import annotations
 
@@ -22,9 +23,15 @@ ISSUE = t.ResourceTemplateReference(type="ref/resource", uri="repo://{owner}/iss
 
 
 async def values(
-    host: Client, ref: t.PromptReference | t.ResourceTemplateReference, name: str, value: str, **known: str
+    host: Client,
+    ref: t.PromptReference | t.ResourceTemplateReference,
+    name: str,
+    value: str,
+    **known: str,
 ):
-    found = await host.complete(ref, {"name": name, "value": value}, context_arguments=known or None)
+    found = await host.complete(
+        ref, {"name": name, "value": value}, context_arguments=known or None
+    )
     return found.completion.values
 
 
@@ -50,7 +57,10 @@ async def test_what_is_granted_is_completed_by_its_server_and_nothing_is_recorde
         assert SECRET not in str(refused.value)
         with pytest.raises(MCPError, match="has no argument 'other'"):
             await values(host, review, "other", "")
-        for ref in (t.PromptReference(type="ref/prompt", name="review2"), ISSUE.model_copy(update={"uri": "x://{y}"})):
+        for ref in (
+            t.PromptReference(type="ref/prompt", name="review2"),
+            ISSUE.model_copy(update={"uri": "x://{y}"}),
+        ):
             with pytest.raises(MCPError, match="Unknown"):
                 await values(host, ref, "path", "")
     assert not await outside(Invocation.objects.filter(server_slug=scene.slug).exists)
@@ -80,13 +90,16 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
         assert await values(host, review, "tone", "kind") == ["kind.py"]  # what is pinned
         # The server suggests for what is pinned, though the host has not said it.
         assert await values(host, review, "path", "a") == ["a-kind.py.py", "a-kind.py.md"]
-        assert await values(host, ISSUE, "owner", "") == ["me", "mine"]  # not "you": no grant leads there
+        # not "you": no grant leads there
+        assert await values(host, ISSUE, "owner", "") == ["me", "mine"]
         found = (await host.complete(ISSUE, {"name": "owner", "value": ""})).completion
         assert found.total is None  # how many there are of others is nobody's business
-        assert await values(host, ISSUE, "number", "", owner="me") == ["me-1"]  # a rule denies the other
+        # a rule denies the other
+        assert await values(host, ISSUE, "number", "", owner="me") == ["me-1"]
         with pytest.raises(MCPError, match="not allowed to use it with these arguments"):
             await values(host, ISSUE, "number", "", owner="you")
-        assert await values(host, ISSUE, "number", "", owner="mine") == []  # people would be asked about it
+        # people would be asked about it
+        assert await values(host, ISSUE, "number", "", owner="mine") == []
     assert not await outside(ApprovalRequest.objects.exists)
 
 
@@ -105,7 +118,9 @@ async def test_a_completion_that_its_host_gives_up_is_cancelled_at_its_server(
         typing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await typing
-        (told,) = await until(lambda: [m for m in noted(journal) if m["method"] == "notifications/cancelled"])
+        (told,) = await until(
+            lambda: [m for m in noted(journal) if m["method"] == "notifications/cancelled"]
+        )
         assert told["params"] == {"requestId": asked["id"], "reason": "cancelled"}  # not "timeout"
         assert await values(host, review, "path", "a") == ["a.py", "a.md"]
 
@@ -113,7 +128,9 @@ async def test_a_completion_that_its_host_gives_up_is_cancelled_at_its_server(
 async def test_a_completion_beyond_the_rate_is_refused(stage, site, launched):
     scene = await outside(Scene, stage, "legacy")
     review = t.PromptReference(type="ref/prompt", name=f"{scene.slug}__review")
-    await outside(lambda: type(scene.agent).objects.filter(pk=scene.agent.pk).update(calls_per_minute=3))
+    await outside(
+        lambda: type(scene.agent).objects.filter(pk=scene.agent.pk).update(calls_per_minute=3)
+    )
     async with connected("http", "auto", scene, site, launched) as host:
         for value in "abc":
             await values(host, review, "path", value)

@@ -1,4 +1,5 @@
-"""Hosts name a conversation by a header, in ``_meta`` or on the command line of ``runmcp``: what they see and what is recorded."""
+"""Hosts name a conversation by a header, in ``_meta`` or on the command line of ``runmcp``: what
+they see and what is recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ import pytest
 
 from mcpregistry.models import Agent, Conversation, Invocation
 from mcpregistry.services.conversations import lifecycle
-from tests.fakes.stage import ACTOR, Stage, envelope, folder, fresh, in_order, listed, outside, raw_host
+from tests.fakes.stage import (
+    ACTOR,
+    Stage,
+    envelope,
+    folder,
+    fresh,
+    in_order,
+    listed,
+    outside,
+    raw_host,
+)
 from tests.gateway.doors import META, Corpus, doors
 
 pytestmark = pytest.mark.one_database
@@ -17,7 +28,8 @@ KEY = "slipsnisse/conversation"
 
 
 def rows(stage: Stage) -> tuple[str, dict[str, str]]:
-    """An agent with two servers, and three conversations: narrowed to the first, ended, somebody else's."""
+    """An agent with two servers, and three conversations: narrowed to the first, ended, somebody
+    else's."""
     slug = fresh("talk")
     stage.endpoint(slug)
     servers = [
@@ -55,7 +67,9 @@ async def recorded(slug: str) -> list[tuple[str, str | None]]:
     return await outside(lambda: list(found.values_list("state", "conversation")))
 
 
-async def test_a_header_or_meta_narrows_lists_and_calls_with_and_without_the_lanes(stage: Stage) -> None:
+async def test_a_header_or_meta_narrows_lists_and_calls_with_and_without_the_lanes(
+    stage: Stage,
+) -> None:
     slug, ids = await outside(rows, stage)
     lists = Corpus("tools/list")
     echo = Corpus("tools/call", named=f"{slug}-e__echo", name=f"{slug}-e__echo", arguments={})
@@ -68,7 +82,8 @@ async def test_a_header_or_meta_narrows_lists_and_calls_with_and_without_the_lan
             return await both.same(what.method, "POST", content, [*what.usual.items(), *more])
 
         whole = await ask(lists)
-        by_header, by_meta = await ask(lists, header), await ask(lists, **{KEY: ids["open"]})
+        by_header = await ask(lists, header)
+        by_meta = await ask(lists, **{KEY: ids["open"]})
         assert (await ask(echo, header))[2]["result"]["structuredContent"]
         assert (await ask(echo, header, **{KEY: ids["open"]}))[2]["result"]["structuredContent"]
         unseen = await ask(other, **{KEY: ids["open"]})
@@ -77,26 +92,40 @@ async def test_a_header_or_meta_narrows_lists_and_calls_with_and_without_the_lan
     assert named(whole) == [f"{slug}-e__echo", f"{slug}-m__all"]
     assert named(by_header) == named(by_meta) == [f"{slug}-e__echo"]
     assert "Unknown tool" in str(unseen[2])
-    made = [("succeeded", ids["open"])] * 4 + [("denied", ids["open"])] * 2 + [("succeeded", None)] * 2
+    made = (
+        [("succeeded", ids["open"])] * 4 + [("denied", ids["open"])] * 2 + [("succeeded", None)] * 2
+    )
     assert await recorded(slug) == made
 
 
-async def test_a_conversation_that_is_not_the_agents_or_over_is_refused_and_nothing_runs(stage: Stage) -> None:
+async def test_a_conversation_that_is_not_the_agents_or_over_is_refused_and_nothing_runs(
+    stage: Stage,
+) -> None:
     slug, ids = await outside(rows, stage)
     echo = Corpus("tools/call", named=f"{slug}-e__echo", name=f"{slug}-e__echo", arguments={})
     said = {
-        "unknown": ([("slipsnisse-conversation", "nope")], {}, "has no conversation 'nope'. Start one with POST"),
+        "unknown": (
+            [("slipsnisse-conversation", "nope")],
+            {},
+            "has no conversation 'nope'. Start one with POST",
+        ),
         "foreign": ([("slipsnisse-conversation", ids["foreign"])], {}, "has no conversation"),
         "ended": ([], {KEY: ids["ended"]}, "has ended. Start another conversation"),
         "a number": ([], {KEY: 7}, "must be the id of a conversation"),
-        "two": ([("slipsnisse-conversation", ids["open"])], {KEY: ids["foreign"]}, "names two different conversations"),
+        "two": (
+            [("slipsnisse-conversation", ids["open"])],
+            {KEY: ids["foreign"]},
+            "names two different conversations",
+        ),
         "twice": ([("slipsnisse-conversation", ids["open"])] * 2, {}, "was sent twice"),
     }
     async with doors(slug, stage.tokens[slug]) as both:
         for name, (headers, meta, words) in said.items():
             for what in (echo, Corpus("tools/list")):
                 content = what.params(_meta=META | meta)
-                status, _, answer = await both.same(name, "POST", content, [*what.usual.items(), *headers])
+                status, _, answer = await both.same(
+                    name, "POST", content, [*what.usual.items(), *headers]
+                )
                 assert words in answer["error"]["message"], name
                 assert answer["error"]["code"] in (-32602, -32600), name
                 assert status in (200, 400), name
@@ -104,7 +133,9 @@ async def test_a_conversation_that_is_not_the_agents_or_over_is_refused_and_noth
     assert await recorded(slug) == []
 
 
-async def test_runmcp_serves_one_conversation_whatever_was_kept_of_the_agents_list(stage: Stage) -> None:
+async def test_runmcp_serves_one_conversation_whatever_was_kept_of_the_agents_list(
+    stage: Stage,
+) -> None:
     slug, ids = await outside(rows, stage)
     place = ("--endpoint", slug, "--agent", slug, "--cwd", str(folder()))
     talk = ("--conversation", ids["open"])
@@ -114,13 +145,21 @@ async def test_runmcp_serves_one_conversation_whatever_was_kept_of_the_agents_li
         async with raw_host(stage.runmcp(*place, *more), forked=True) as host:
             await host.ask(1, "server/discover", _meta=envelope())
             tools = (await host.ask(2, "tools/list", _meta=envelope()))["result"]["tools"]
-            assert [tool["name"] for tool in tools if "__" in tool["name"]] == [f"{slug}-{name}" for name in seen]
+            assert [tool["name"] for tool in tools if "__" in tool["name"]] == [
+                f"{slug}-{name}" for name in seen
+            ]
             await host.ask(3, "tools/call", name=f"{slug}-e__echo", arguments={}, _meta=envelope())
             assert await host.end() == 0
-    assert await recorded(slug) == [("succeeded", None), ("succeeded", ids["open"]), ("denied", ids["open"])]
+    assert await recorded(slug) == [
+        ("succeeded", None),
+        ("succeeded", ids["open"]),
+        ("denied", ids["open"]),
+    ]
 
 
-async def test_a_list_that_names_a_conversation_is_never_answered_from_what_was_kept(stage: Stage) -> None:
+async def test_a_list_that_names_a_conversation_is_never_answered_from_what_was_kept(
+    stage: Stage,
+) -> None:
     slug, ids = await outside(rows, stage)
     parameters = stage.runmcp("--endpoint", slug, "--agent", slug, "--cwd", str(folder()))
     for meta, seen in (({}, 2), ({KEY: ids["open"]}, 1), ({}, 2)):
@@ -132,7 +171,10 @@ async def test_a_list_that_names_a_conversation_is_never_answered_from_what_was_
 
 async def test_runmcp_does_not_start_for_a_conversation_that_takes_no_calls(stage: Stage) -> None:
     slug, ids = await outside(rows, stage)
-    for conversation, words in ((ids["foreign"], "has no conversation"), (ids["ended"], "has ended")):
+    for conversation, words in (
+        (ids["foreign"], "has no conversation"),
+        (ids["ended"], "has ended"),
+    ):
         place = ("--endpoint", slug, "--agent", slug, "--conversation", conversation)
         async with raw_host(stage.runmcp(*place), forked=True) as host:
             assert await host.ended() == 1

@@ -14,8 +14,18 @@ from mcpregistry.gateway.http.elsewhere import Elsewhere, may_belong_elsewhere, 
 from tests.waiting import until
 
 BODY = b'{"jsonrpc":"2.0","id":1,"params":{"requestState":"s"}}'
-SCOPE = {"type": "http", "method": "POST", "path": "/mcp/ü", "query_string": b"a=1", "headers": [(b"authorization", b"Bearer \xfc")]}  # fmt: skip
-START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+SCOPE = {
+    "type": "http",
+    "method": "POST",
+    "path": "/mcp/ü",
+    "query_string": b"a=1",
+    "headers": [(b"authorization", b"Bearer \xfc")],
+}
+START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream")],
+}
 OWN = [START | {"status": 400}, {"type": "http.response.body", "body": b"gone", "more_body": False}]
 
 
@@ -32,7 +42,8 @@ class Other:
         self.asked.append((scope, (await receive())["body"]))
         await send(START)
         await send({"type": "http.response.body", "body": b"\x00one", "more_body": True})
-        going, leaving = asyncio.ensure_future(self.goes_on.wait()), asyncio.ensure_future(receive())
+        going = asyncio.ensure_future(self.goes_on.wait())
+        leaving = asyncio.ensure_future(receive())
         await asyncio.wait({going, leaving}, return_when=asyncio.FIRST_COMPLETED)
         self.left = leaving.done()
         leaving.cancel()
@@ -43,7 +54,9 @@ class Other:
 async def other(tmp_path: Path) -> AsyncIterator[Other]:
     made = Other(tmp_path / "run" / "other.sock")
     server = PeerServer(
-        Handlers("web", owns=bool, perform=cast(Any, None), hear=cast(Any, None), serve=serving(made.app))
+        Handlers(
+            "web", owns=bool, perform=cast(Any, None), hear=cast(Any, None), serve=serving(made.app)
+        )
     )
     await server.start(Path(made.address))
     yield made
@@ -97,7 +110,9 @@ async def test_a_host_that_leaves_is_left_there_too(other: Other) -> None:
 
 
 @pytest.mark.parametrize("addresses", [(), ("/nowhere",)])
-async def test_this_process_answers_if_no_other_can(other: Other, addresses: tuple[str, ...]) -> None:
+async def test_this_process_answers_if_no_other_can(
+    other: Other, addresses: tuple[str, ...]
+) -> None:
     request = Request()
     await request.handle(*addresses)
     assert request.sent == OWN

@@ -1,4 +1,5 @@
-"""When a token, an agent, an endpoint or a session ends, so does every stream of it, also one on which nothing is said."""
+"""When a token, an agent, an endpoint or a session ends, so does every stream of it, also one on
+which nothing is said."""
 
 from __future__ import annotations
 
@@ -49,10 +50,12 @@ def end(_: Stage, slug: str) -> None:
 
 
 class Streams:
-    """One idle stream of each kind, at one process; ``older`` are those of a session, begun at another process."""
+    """One idle stream of each kind, at one process; ``older`` are those of a session, begun at
+    another process."""
 
     def __init__(self, older: dict[str, Stream], others: dict[str, Stream]) -> None:
-        self.older, self.all = older, older | others
+        self.older = older
+        self.all = older | others
 
     def open(self) -> list[str]:
         return [name for name, stream in self.all.items() if not stream.over]
@@ -99,7 +102,9 @@ async def test_the_end_of_access_ends_every_stream_and_nothing_more_is_said(
         await until(lambda: found.open() == kept)
         told = {name: found.all[name].body for name in found.all if name not in kept}
         (tmp_path / "done").touch()
-        await asyncio.gather(*(stream.task for name, stream in found.all.items() if name != "listen" or not kept))
+        await asyncio.gather(
+            *(stream.task for name, stream in found.all.items() if name != "listen" or not kept)
+        )
         assert {name: found.all[name].body for name in told} == told
         assert "result" not in str(told)
         assert found.all["call"].status == (200 if kept else 401)

@@ -1,4 +1,5 @@
-"""Results say what their calls cost, on endpoints that want it: every lane the same, and as the books have it."""
+"""Results say what their calls cost, on endpoints that want it: every lane the same, and as the
+books have it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def furnished(stage: Stage) -> str:
     stage.endpoint(slug, tell_energy=True)
     stage.agent(slug, stage.fake("echo", listed("echo"), slug=f"{slug}-e"))
     row = Agent.objects.get(slug=slug)
-    row.energy_pool = pools.save_pool(pool=EnergyPool(slug=slug, regeneration=0.0, per_call=1.0), actor=ACTOR)
+    row.energy_pool = pools.save_pool(
+        pool=EnergyPool(slug=slug, regeneration=0.0, per_call=1.0), actor=ACTOR
+    )
     agents.save_agent(agent=row, actor=ACTOR)
     return slug
 
@@ -48,26 +51,43 @@ def told(result: dict[str, Any]) -> Any:
 
 
 def test_the_result_of_a_task_says_it_too_and_who_asks_first_charges_the_call(stage: Stage) -> None:
-    slug, now = furnished(stage), timezone.now()
+    slug = furnished(stage)
+    now = timezone.now()
     call = Invocation.objects.create(
-        id=ordered_id(), state="dispatched", agent_slug=slug, endpoint_slug=slug, tool_name="echo", exposed_name="x",
-        origin="http", writer="w", received_at=now, dispatched_at=now,
-    )  # fmt: skip
+        id=ordered_id(),
+        state="dispatched",
+        agent_slug=slug,
+        endpoint_slug=slug,
+        tool_name="echo",
+        exposed_name="x",
+        origin="http",
+        writer="w",
+        received_at=now,
+        dispatched_at=now,
+    )
     work = Work(ToolSpec(0, 0, "t", "", {}, idempotent=False, energy=5.0), 2)
     pool = EnergyPool.objects.get(slug=slug)
     assert reservations.reserve(pool_id=pool.pk, call_id=call.pk, agent=slug, work=work) is None
     handle = host_tasks.create(call_id=call.pk, agent=slug, endpoint=slug, ttl_ms=None, poll_ms=100)
-    tasks = Tasks(SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None)  # type: ignore[arg-type]
+    tasks = Tasks(
+        SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None
+    )  # type: ignore[arg-type]
     assert "result" not in tasks.view(_task(handle))
     text = {"content": [{"type": "text", "text": "done"}], "_meta": {KEY: {"charged": -5}}}
     Invocation.objects.filter(pk=call.pk).update(
         state="succeeded", finished_at=now + timedelta(seconds=2), result=json.dumps(text)
     )
     shown = tasks.view(_task(handle))["result"]
-    assert told(shown) == {"charged": 5.0, "level": 95.0} == books(slug)[0], "one for the call, two for each second"
+    assert told(shown) == {"charged": 5.0, "level": 95.0} == books(slug)[0], (
+        "one for the call, two for each second"
+    )
     Endpoint.objects.filter(slug=slug).update(tell_energy=False)
-    tasks = Tasks(SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None)  # type: ignore[arg-type]
-    assert KEY not in tasks.view(_task(handle))["result"].get("_meta", {}), "and no server can say it"
+    tasks = Tasks(
+        SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None
+    )  # type: ignore[arg-type]
+    assert KEY not in tasks.view(_task(handle))["result"].get("_meta", {}), (
+        "and no server can say it"
+    )
 
 
 def _task(handle: HostTask) -> HostTask:
@@ -88,7 +108,8 @@ async def test_every_lane_says_what_the_books_say(stage: Stage) -> None:
     place = ("--endpoint", slug, "--agent", slug, "--cwd", str(folder()))
     async with raw_host(stage.runmcp(*place), forked=True) as host:
         await host.ask(1, "server/discover", _meta=envelope())
-        name, arguments = f"{slug}-e__echo", {"_meta": envelope(), "arguments": {}}
+        name = f"{slug}-e__echo"
+        arguments = {"_meta": envelope(), "arguments": {}}
         found.append(told((await host.ask(2, "tools/call", name=name, **arguments))["result"]))
     assert found == await outside(books, slug)
     assert [each["charged"] >= 1 for each in found] == [True] * 3

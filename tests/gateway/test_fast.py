@@ -1,4 +1,5 @@
-"""The lane for plain calls answers and records what the SDK's way would, to everything that anyone may ask."""
+"""The lane for plain calls answers and records what the SDK's way would, to everything that anyone
+may ask."""
 
 from __future__ import annotations
 
@@ -20,15 +21,33 @@ from tests.waiting import HANG_LIMIT, until
 pytestmark = pytest.mark.one_database
 
 STRICT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
-FIELDS = ("exposed_name", "arguments", "outcome", "state", "error_code", "result", "origin", "host_name", "request_id")
+MIRRORED = {
+    "type": "object",
+    "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+}
+FIELDS = (
+    "exposed_name",
+    "arguments",
+    "outcome",
+    "state",
+    "error_code",
+    "result",
+    "origin",
+    "host_name",
+    "request_id",
+)
 
 
 def rows(stage: Stage, *, every_server: bool = False) -> str:
-    """Make an endpoint and an agent with servers of its own, two or all six; return the slug of both."""
+    """Make an endpoint and an agent with servers of its own, two or all six; return the slug of
+    both."""
     slug = fresh("fast")
     stage.endpoint(slug)
-    tools = [*listed("echo", "refuse"), *listed("strict", inputSchema=STRICT), *listed("where", inputSchema=MIRRORED)]
+    tools = [
+        *listed("echo", "refuse"),
+        *listed("strict", inputSchema=STRICT),
+        *listed("where", inputSchema=MIRRORED),
+    ]
     servers = [
         stage.fake("echo", tools, slug=f"{slug}-e"),
         stage.fake("slow", listed("count"), slug=f"{slug}-s"),
@@ -37,7 +56,8 @@ def rows(stage: Stage, *, every_server: bool = False) -> str:
         servers += [
             stage.fake("multi", listed("all"), slug=f"{slug}-m"),
             stage.fake("shapes", listed("number", "array"), slug=f"{slug}-x"),
-            # One for each time that it is to crash: soon after the second it would be left alone for a while.
+            # One for each time that it is to crash: soon after the second it would be left alone
+            # for a while.
             stage.fake("crash", listed("crash"), slug=f"{slug}-c"),
             stage.fake("crash", listed("crash"), slug=f"{slug}-d"),
         ]
@@ -47,7 +67,9 @@ def rows(stage: Stage, *, every_server: bool = False) -> str:
 
 def calling(tool: str, arguments: Any = ..., **meta: Any) -> Corpus:
     given = {} if arguments is ... else {"arguments": arguments}
-    return Corpus("tools/call", named=tool, name=tool, **given, **({"_meta": META | meta} if meta else {}))
+    return Corpus(
+        "tools/call", named=tool, name=tool, **given, **({"_meta": META | meta} if meta else {})
+    )
 
 
 @pytest.fixture
@@ -70,18 +92,29 @@ async def recorded(slug: str) -> list[dict[str, Any]]:
     return await outside(lambda: list(found.values(*FIELDS)))
 
 
-async def test_every_odd_body_gets_the_same_answer_and_record_with_and_without_the_lane(stage, slug):
-    echo = calling(f"{slug}-e__echo", {"text": "grüß 漢字 \u2028", "big": 10**25, "none": None, "f": 1e2})
+async def test_every_odd_body_gets_the_same_answer_and_record_with_and_without_the_lane(
+    stage, slug
+):
+    echo = calling(
+        f"{slug}-e__echo", {"text": "grüß 漢字 \u2028", "big": 10**25, "none": None, "f": 1e2}
+    )
     bodies = echo.bodies() | {
-        **{f"arguments {v!r}": echo.params(arguments=v) for v in (None, [], "x", {}, ..., {"a": "\ud800"})},
-        **{f"name {v!r}": echo.params(name=v) for v in (None, "", 7, ..., "echo", f"{slug}-e::echo")},
+        **{
+            f"arguments {v!r}": echo.params(arguments=v)
+            for v in (None, [], "x", {}, ..., {"a": "\ud800"})
+        },
+        **{
+            f"name {v!r}": echo.params(name=v)
+            for v in (None, "", 7, ..., "echo", f"{slug}-e::echo")
+        },
         "infinite": echo.params(arguments={"n": 1}).replace(b'"n": 1', b'"n": 1e999'),
         "not a number inside": echo.params(arguments={"n": 1}).replace(b'"n": 1', b'"n": NaN'),
         "answers to questions": echo.params(inputResponses={}),
         "a state": echo.params(requestState="x"),
     }
     async with doors(slug, stage.tokens[slug]) as both:
-        before, counted = 0, {}
+        before = 0
+        counted = {}
         for name, content in bodies.items():
             await both_ways(both, name, echo, content)
             made = (await recorded(slug))[before:]
@@ -98,13 +131,17 @@ async def test_every_odd_body_gets_the_same_answer_and_record_with_and_without_t
     assert counted["no version"] == 0
 
 
-async def test_every_odd_header_and_method_gets_the_same_answer_with_and_without_the_lane(stage, slug):
+async def test_every_odd_header_and_method_gets_the_same_answer_with_and_without_the_lane(
+    stage, slug
+):
     echo = calling(f"{slug}-e__echo", {"text": "x"})
     async with doors(slug, stage.tokens[slug]) as both:
         for name, given in echo.headers().items():
             await both.same(name, "POST", echo.request(), given)
         for method in ("GET", "DELETE", "PUT", "OPTIONS"):
-            assert (await both.same(method, method, echo.request(), list(echo.usual.items())))[0] == 405
+            assert (await both.same(method, method, echo.request(), list(echo.usual.items())))[
+                0
+            ] == 405
     assert both.differences == {}
 
 
@@ -124,13 +161,17 @@ async def test_every_kind_of_end_is_told_alike(stage, slug_of_all):
         "progress nobody asked for": calling(f"{slug}-s__count", {"steps": 2}),
         "the server crashes": calling(f"{slug}-c__crash", {}),
         "the server crashes, with a token": calling(f"{slug}-d__crash", {}, progressToken=1),
-        "a refusal after progress": calling(f"{slug}-s__count", {"steps": 3, "refuse": True}, progressToken=2),
+        "a refusal after progress": calling(
+            f"{slug}-s__count", {"steps": 3, "refuse": True}, progressToken=2
+        ),
     }
     async with doors(slug, stage.tokens[slug]) as both:
         answers = {name: await both_ways(both, name, corpus) for name, corpus in ends.items()}
     assert both.differences == {}
     assert answers["progress"][1] == "text/event-stream"
-    assert [message["method"] for _, message in answers["progress"][2][:-1]] == ["notifications/progress"] * 4
+    assert [message["method"] for _, message in answers["progress"][2][:-1]] == [
+        "notifications/progress"
+    ] * 4
     assert answers["a refusal after progress"][1] == "text/event-stream"
     assert answers["a refusal after progress"][2][-1][1]["result"]["isError"] is True
     assert answers["progress nobody asked for"][1] == "application/json"
@@ -139,7 +180,9 @@ async def test_every_kind_of_end_is_told_alike(stage, slug_of_all):
     assert answers["the server crashes"][2]["result"]["structuredContent"]["state"] == State.UNKNOWN
 
 
-async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(stage, slug, monkeypatch, settings):
+async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(
+    stage, slug, monkeypatch, settings
+):
     """Otherwise all the comparing above would compare the SDK with itself."""
     served = []
     proceed = Engine.proceed
@@ -150,7 +193,9 @@ async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(s
 
     monkeypatch.setattr(Engine, "proceed", note)
     monkeypatch.setattr(Engine, "call", lambda engine, request: engine.pipeline.run(request))
-    echo = calling(f"{slug}-e__echo", {"text": "x"}, progressToken=7, **{"claudecode/toolUseId": "toolu_1"})
+    echo = calling(
+        f"{slug}-e__echo", {"text": "x"}, progressToken=7, **{"claudecode/toolUseId": "toolu_1"}
+    )
     async with doors(slug, stage.tokens[slug]) as both:
         await both.ask(True, "POST", echo.request(), list(echo.usual.items()))
         assert served == [f"{slug}-e__echo"]

@@ -1,7 +1,7 @@
 """The early answers of ``runmcp``: identical to the real ones, never stale, never twice.
 
-On a site of its own with the embedded database, where an early ``tools/list`` is possible. Where a host gets what was kept, a
-real command line starts beside the forked ones.
+On a site of its own with the embedded database, where an early ``tools/list`` is possible. Where a
+host gets what was kept, a real command line starts beside the forked ones.
 """
 
 from __future__ import annotations
@@ -54,14 +54,21 @@ class OwnSite:
         self._rows = self._database(f"SELECT {ENDPOINTS}, id FROM mcpregistry_endpoint")
 
     def _database(self, statement: str, *values: Any) -> list[Any]:
-        with closing(sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=HANG_LIMIT)) as database, database:
+        with (
+            closing(
+                sqlite3.connect(self.var / "slipsnisse.sqlite3", timeout=HANG_LIMIT)
+            ) as database,
+            database,
+        ):
             return database.execute(statement, values).fetchall()
 
     def as_new(self) -> None:
         """Nothing is kept, and every endpoint is as it was."""
         shutil.rmtree(self.var / "openings", ignore_errors=True)
         for row in self._rows:
-            self._database(f"UPDATE mcpregistry_endpoint SET ({ENDPOINTS}) = (?, ?, ?) WHERE id = ?", *row)
+            self._database(
+                f"UPDATE mcpregistry_endpoint SET ({ENDPOINTS}) = (?, ?, ?) WHERE id = ?", *row
+            )
 
     def change(self, assignments: str) -> None:
         """Of every endpoint."""
@@ -69,7 +76,9 @@ class OwnSite:
 
     def run(self, *arguments: str) -> None:
         with open(os.devnull, "w") as nothing:
-            assert forkserver.popen(arguments, env=self.env, stdout=nothing).wait(2 * HANG_LIMIT) == 0
+            assert (
+                forkserver.popen(arguments, env=self.env, stdout=nothing).wait(2 * HANG_LIMIT) == 0
+            )
 
     def web(self, *arguments: str) -> None:
         """A web process, until it has kept what ``programs/web.py`` says."""
@@ -78,12 +87,16 @@ class OwnSite:
     def runmcp(self, *arguments: str) -> StdioServerParameters:
         """The real command line."""
         arguments = ("manage.py", "runmcp", *arguments)
-        return StdioServerParameters(command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT))
+        return StdioServerParameters(
+            command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT)
+        )
 
     def late(self, lines: int, *arguments: str) -> StdioServerParameters:
         """Forked; the server is there once so many lines were read."""
         arguments = ("-m", "tests.gateway.programs.runmcp", str(lines), *arguments)
-        return StdioServerParameters(command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT))
+        return StdioServerParameters(
+            command=sys.executable, args=list(arguments), env=self.env, cwd=str(ROOT)
+        )
 
     def kept(self) -> list[Path]:
         return list((self.var / "openings").glob("*.json"))
@@ -107,7 +120,10 @@ def own(site: OwnSite) -> OwnSite:
 INFO = {"name": "raw", "version": "1"}
 OPENINGS: dict[str, list[dict[str, Any]]] = {
     "legacy": [
-        {"method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": INFO}},
+        {
+            "method": "initialize",
+            "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": INFO},
+        },
         {"method": "tools/list"},
     ],
     "modern": [
@@ -120,7 +136,10 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
 def mark(kept: Path) -> None:
     """To see that they are used: with other bytes in them, the host gets those."""
     answers = json.loads(kept.read_text()).items()
-    marked = {question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]] for question, answer in answers}
+    marked = {
+        question: [answer[0].replace("{", '{"mark":1,', 1), *answer[1:]]
+        for question, answer in answers
+    }
     kept.write_text(json.dumps(marked))
 
 
@@ -136,7 +155,9 @@ async def converse(host: RawHost, era: str) -> list[dict[str, Any]]:
     answers = [await host.answer(f"q{number}") for number in range(len(OPENINGS[era]))]
     meta = {"_meta": envelope()} if era == "modern" else {}
     call = await host.ask("call", "tools/call", name="echo__echo", arguments={"n": 1}, **meta)
-    assert call.get("result", {}).get("structuredContent", {}).get("arguments", {"n": 1}) == {"n": 1}
+    assert call.get("result", {}).get("structuredContent", {}).get("arguments", {"n": 1}) == {
+        "n": 1
+    }
     assert await host.end() == 0
     ids = [message["id"] for message in host.messages if "id" in message]
     assert sorted(ids) == ["call", "q0", "q1"]  # each once
@@ -175,7 +196,8 @@ def acks(host: RawHost) -> list[dict[str, Any]]:
 
 
 async def test_a_change_stream_is_acknowledged_at_once_in_the_servers_own_words_and_then_works(own):
-    """Modern hosts wait for it before they ask for the tools; so all three come before the server is loaded."""
+    """Modern hosts wait for it before they ask for the tools; so all three come before the server
+    is loaded."""
     where = str(folder())
     opening, tools = OPENINGS["modern"]
     async with start(own.late(1, "--cwd", where)) as host:
@@ -195,7 +217,9 @@ async def test_a_change_stream_is_acknowledged_at_once_in_the_servers_own_words_
         listed = await host.answer("q1")
         assert listed["result"].pop("mark") == 1, "from kept bytes: the server was not there yet"
         meta = {"_meta": envelope()}
-        assert "result" in await host.ask("call", "tools/call", name="echo__echo", arguments={"n": 1}, **meta)
+        assert "result" in await host.ask(
+            "call", "tools/call", name="echo__echo", arguments={"n": 1}, **meta
+        )
         own.change("description_style = 'bracket'")
         await host.until(lambda m: m.get("method") == "notifications/tools/list_changed")
         assert len(acks(host)) == 1
@@ -206,7 +230,9 @@ async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
     async with start(own.late(2, "--cwd", str(folder()))) as host:
         params = {"notifications": {"toolsListChanged": True, "taskIds": []}, "_meta": envelope()}
         host.send({"id": "q0"} | OPENINGS["modern"][0], {"id": "l"} | LISTEN | {"params": params})
-        assert (await host.answer("l"))["error"]["code"] == -32021, "this host takes no tasks, as the server knows"
+        assert (await host.answer("l"))["error"]["code"] == -32021, (
+            "this host takes no tasks, as the server knows"
+        )
         assert await host.end() == 0
         assert acks(host) == []
 
@@ -214,7 +240,8 @@ async def test_a_change_stream_of_more_than_lists_is_left_to_the_server(own):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_kept(own, era):
-    """From the same bytes; not where some endpoint has instructions, and not what a forced era would refuse."""
+    """From the same bytes; not where some endpoint has instructions, and not what a forced era
+    would refuse."""
     own.web("common.json")
     common = own.var / "openings" / "common.json"
     mark(common)
@@ -234,7 +261,9 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
     own.change("instructions = ''")
     first = (await opened(own.runmcp(*anywhere())))["result"]
     assert first.pop("mark") == 1
-    assert "mark" not in (await opened(own.late(1, *anywhere(), "--era", "legacy"))).get("result", {})
+    assert "mark" not in (await opened(own.late(1, *anywhere(), "--era", "legacy"))).get(
+        "result", {}
+    )
     common.unlink()
     assert (await opened(own.late(1, *anywhere())))["result"] == first
 
@@ -242,7 +271,8 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
 @pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kept(own, era):
-    """The real server's own bytes; no others once the configuration has changed, until they are kept anew."""
+    """The real server's own bytes; no others once the configuration has changed, until they are
+    kept anew."""
     named = ("--endpoint", "default", "--agent", "local")
     late = own.late(LINES[era], *named)
     lists = own.var / "openings" / "lists"
@@ -270,14 +300,16 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
 @pytest.mark.exhaustive(but=("modern",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_an_opening_that_is_kept_while_the_server_loads_is_answered_from_it(own, era):
-    """As right after a change: the endpoint has instructions, and what was kept before does not count any more."""
+    """As right after a change: the endpoint has instructions, and what was kept before does not
+    count any more."""
     named = ("--endpoint", "default", "--agent", "local")
     own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
     path = lists_path(own.var, "default", "local")
     mark(path)
     path.rename(later := path.with_suffix(".later"))
     opening, listing = OPENINGS[era]
-    async with start(own.late(LINES[era], *named)) as host:  # the opening alone does not bring the server
+    # the opening alone does not bring the server
+    async with start(own.late(LINES[era], *named)) as host:
         host.send({"id": "q0"} | opening)
         await until(wanted_path(own.var, "default", "local").exists)
         later.rename(path)
@@ -294,7 +326,10 @@ async def test_an_opening_that_is_kept_while_the_server_loads_is_answered_from_i
 
 def test_a_web_process_prepares_those_first_that_were_started_last(tmp_path: Path) -> None:
     names = [f"n{number:02}" for number in range(40)]
-    snapshot = cast("Snapshot", SimpleNamespace(endpoints={"default", *names}, agents={"local", *names}, workspaces=()))
+    snapshot = cast(
+        "Snapshot",
+        SimpleNamespace(endpoints={"default", *names}, agents={"local", *names}, workspaces=()),
+    )
     assert _pairs(snapshot, {}, tmp_path)[0] == ("default", "local")
     for at, pair in enumerate([("n39", "n38"), ("n20", "n21")]):
         path = wanted_path(tmp_path, *pair)
@@ -314,7 +349,10 @@ async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
         host.send({"id": "q0"} | OPENINGS["modern"][1])
         tools = (await host.answer("q0"))["result"]
         await host.end()
-    assert (tools["mark"], [tool["name"] for tool in tools["tools"]]) == (1, ["echo_echo", "echo_pid"])
+    assert (tools["mark"], [tool["name"] for tool in tools["tools"]]) == (
+        1,
+        ["echo_echo", "echo_pid"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,7 +385,8 @@ async def test_damaged_kept_bytes_are_no_obstacle(own):
 async def test_a_probe_and_then_a_handshake_on_one_pipe_get_what_the_sdk_says(own, era):
     """Whatever is kept: the first line decides the era, unless it was told to be the older one."""
     where = ("--era", era, "--cwd", str(folder()))
-    probe, handshake = OPENINGS["modern"][0], OPENINGS["legacy"][0]
+    probe = OPENINGS["modern"][0]
+    handshake = OPENINGS["legacy"][0]
     for alone in (probe, handshake):  # both answers are kept, if there are any
         async with start(own.late(1, *where)) as host:
             host.send({"id": 1} | alone)
@@ -395,16 +434,22 @@ class Files:
     """Starts of ``runmcp --config``, each of which is asked for its list."""
 
     def __init__(self, folder: Path) -> None:
-        self.var, self.file = folder / "var", folder / "experts.yaml"
+        self.var = folder / "var"
+        self.file = folder / "experts.yaml"
         self.words = ["--config", str(self.file)]
         self.env = {
-            name: value for name, value in os.environ.items() if "DATABASE" not in name and "CELERY" not in name
+            name: value
+            for name, value in os.environ.items()
+            if "DATABASE" not in name and "CELERY" not in name
         }
 
     def said(self, result: str, *variables: str) -> str:
-        """What the host hears early; ``result`` is the real answer, ``variables`` what is referred to besides."""
+        """What the host hears early; ``result`` is the real answer, ``variables`` what is referred
+        to besides."""
         meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
-        asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": meta}) + "\n"
+        asked = (
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": meta}) + "\n"
+        )
         argv = [
             sys.executable,
             "-S",
@@ -466,9 +511,11 @@ def test_list_of_a_directory_is_repeated_only_while_its_project_files_are_the_sa
 
 
 def test_so_it_is_with_variables_that_only_a_record_refers_to(files):
-    """A record that begins to refer to one has changed the configuration, and with it the revision of the list."""
+    """A record that begins to refer to one has changed the configuration, and with it the revision
+    of the list."""
     files.env["SOME_KEY"] = "k"
-    files.said('{"tools":["a"]}', "SOME_KEY")  # the first start does not know of it when it is asked, or just so
+    # the first start does not know of it when it is asked, or just so
+    files.said('{"tools":["a"]}', "SOME_KEY")
     assert '{"tools":["a"]}' in files.said('{"tools":["a"]}', "SOME_KEY")
     del files.env["SOME_KEY"]
     files.again('{"tools":["b"]}', "SOME_KEY")

@@ -1,4 +1,5 @@
-"""What a host's session is to all processes together: what it wants to hear, what is kept for it, and who it belongs to."""
+"""What a host's session is to all processes together: what it wants to hear, what is kept for it,
+and who it belongs to."""
 
 from __future__ import annotations
 
@@ -39,19 +40,26 @@ async def told(both: Doors, session: str, method: str, **params: Any) -> Any:
 
 
 async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
-    """The level of log lines, and subscriptions: said to one, the stream at another, and then at a third."""
+    """The level of log lines, and subscriptions: said to one, the stream at another, and then at a
+    third."""
     scene = await outside(Scene, stage)
     async with AsyncExitStack() as stack:
-        first, other, third = [await stack.enter_async_context(doors(scene.slug, scene.token)) for _ in range(3)]
+        first, other, third = [
+            await stack.enter_async_context(doors(scene.slug, scene.token)) for _ in range(3)
+        ]
         session = await first.opened()
-        log, touch = (
-            calling(session, f"{scene.slug}__log", {}),
-            calling(session, f"{scene.slug}__touch", {"uri": GUIDE}),
-        )
+        log = calling(session, f"{scene.slug}__log", {})
+        touch = calling(session, f"{scene.slug}__touch", {"uri": GUIDE})
 
         async def levels() -> list[str]:
-            _, lines = await told(other, session, "tools/call", name=f"{scene.slug}__log", arguments={})
-            return [line["params"]["level"] for line in lines if line.get("method") == "notifications/message"]
+            _, lines = await told(
+                other, session, "tools/call", name=f"{scene.slug}__log", arguments={}
+            )
+            return [
+                line["params"]["level"]
+                for line in lines
+                if line.get("method") == "notifications/message"
+            ]
 
         assert len(await levels()) == 7  # and now the other process knows the session
         assert (await told(first, session, "logging/setLevel", level="alert"))[0] == 200
@@ -66,7 +74,9 @@ async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
             if at is other:
                 for uri in (GUIDE, "repo://me/issues/7"):
                     assert (await told(first, session, "resources/subscribe", uri=uri))[0] == 200
-                assert (await told(first, session, "resources/unsubscribe", uri="repo://me/issues/7"))[0] == 200
+                assert (
+                    await told(first, session, "resources/unsubscribe", uri="repo://me/issues/7")
+                )[0] == 200
             for times in (1, 2):  # once because it may have changed before, once because it has
                 await until(lambda stream=stream, times=times: len(updates(stream)) >= times)
                 assert set(updates(stream)) <= {GUIDE, "repo://me/issues/7"}
@@ -79,16 +89,20 @@ async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
 
 
 async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, monkeypatch):
-    """A level that the database did not say; a subscription to what may only be read again after a while."""
+    """A level that the database did not say; a subscription to what may only be read again after a
+    while."""
     monkeypatch.setattr(standing, "LOOK_AGAIN", 0.1)
     monkeypatch.setattr(sessions, "_AFTER_FAULT", 0.1)
     scene = await outside(Scene, stage)
     async with AsyncExitStack() as stack:
-        first, other = [await stack.enter_async_context(doors(scene.slug, scene.token)) for _ in range(2)]
+        first, other = [
+            await stack.enter_async_context(doors(scene.slug, scene.token)) for _ in range(2)
+        ]
         session = await first.opened()
         stream = Stream(other, "GET", calling(session, f"{scene.slug}__log", {}))
         await until(lambda: stream.status == 200)
-        read, faults = host_sessions.log_level, [OperationalError("busy")] * 2
+        read = host_sessions.log_level
+        faults = [OperationalError("busy")] * 2
 
         def broken(session_id: str) -> str:
             if faults:
@@ -99,7 +113,9 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
         assert (await told(first, session, "logging/setLevel", level="alert"))[0] == 200
         assert (await told(first, session, "resources/subscribe", uri=GUIDE))[0] == 200
         await until(lambda: updates(stream) == [GUIDE])
-        await until(lambda: (known := other.app.sessions.here(session)) and known.log_level == "alert")
+        await until(
+            lambda: (known := other.app.sessions.here(session)) and known.log_level == "alert"
+        )
         assert not faults
 
         def busy(session_id: str, uri: str) -> None:
@@ -107,11 +123,15 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
 
         with monkeypatch.context() as patched:  # what its host is told has failed does not stand
             patched.setattr(host_sessions, "subscribe", busy)
-            refused = (await told(other, session, "resources/subscribe", uri="repo://me/issues/7"))[1]
+            refused = (await told(other, session, "resources/subscribe", uri="repo://me/issues/7"))[
+                1
+            ]
             assert "database is unavailable" in refused[-1]["error"]["message"]
 
         async def one_left() -> bool:
-            _, lines = await told(other, session, "tools/call", name=f"{scene.slug}__count", arguments={})
+            _, lines = await told(
+                other, session, "tools/call", name=f"{scene.slug}__count", arguments={}
+            )
             return "count 1" in str(lines[-1])
 
         await until(one_left)
@@ -126,15 +146,24 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
         await stream.leave()
 
 
-async def test_changed_lists_are_told_where_the_stream_is_whoever_heard_that_the_handshake_ended(stage, slug):
+async def test_changed_lists_are_told_where_the_stream_is_whoever_heard_that_the_handshake_ended(
+    stage, slug
+):
     async with AsyncExitStack() as stack:
-        first, other = [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)]
+        first, other = [
+            await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)
+        ]
         session = await first.opened(other)
         corpus = calling(session, f"{slug}-e__echo", {})
         stream = Stream(first, "GET", corpus)
         await until(lambda: stream.status == 200)
         await outside(disable, slug)
-        await until(lambda: "notifications/tools/list_changed" in [each.get("method") for each in stream.messages])
+        await until(
+            lambda: (
+                "notifications/tools/list_changed"
+                in [each.get("method") for each in stream.messages]
+            )
+        )
         await stream.leave()
 
 
@@ -143,11 +172,17 @@ def disable(slug: str) -> None:
 
 
 def updates(stream: Stream) -> list[str]:
-    found = [each["params"] for each in stream.messages if each.get("method") == "notifications/resources/updated"]
+    found = [
+        each["params"]
+        for each in stream.messages
+        if each.get("method") == "notifications/resources/updated"
+    ]
     return [each["uri"] for each in found]
 
 
-async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(stage, slug, monkeypatch):
+async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(
+    stage, slug, monkeypatch
+):
     """It is not accepted first: people would not see it, and could not end it."""
 
     def away(**_: Any) -> None:
@@ -161,25 +196,40 @@ async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(s
 
     monkeypatch.setattr(host_sessions, "begin", away)
     heard: list[dict[str, Any]] = []
-    headers = [(b"host", b"testserver"), (b"authorization", f"Bearer {stage.tokens[slug]}".encode())]
-    scope = {"type": "websocket", "path": f"/mcp/{slug}/ws", "headers": headers, "subprotocols": ["mcp"]}
+    headers = [
+        (b"host", b"testserver"),
+        (b"authorization", f"Bearer {stage.tokens[slug]}".encode()),
+    ]
+    scope = {
+        "type": "websocket",
+        "path": f"/mcp/{slug}/ws",
+        "headers": headers,
+        "subprotocols": ["mcp"],
+    }
     async with doors(slug, stage.tokens[slug]) as both:
         await both.app(scope | {"extensions": {"websocket.http.response": {}}}, receive, send)
         start, body = heard
         assert (start["type"], start["status"]) == ("websocket.http.response.start", 503)
         refusal = json.loads(body["body"])["error"]
-        assert (refusal["data"]["code"], "database is unavailable" in refusal["message"]) == ("BUSY", True)
+        assert (refusal["data"]["code"], "database is unavailable" in refusal["message"]) == (
+            "BUSY",
+            True,
+        )
         assert not both.app._connections._taken
 
 
 @pytest.mark.exhaustive(but=("False",))
 @one_database
 @pytest.mark.parametrize("lane", [True, False])
-async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(stage, slug, lane, tmp_path):
+async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(
+    stage, slug, lane, tmp_path
+):
     async with doors(slug, stage.tokens[slug]) as both:
         both.app.lanes = both.lanes if lane else {}
         unseen = {"seen": "no progress is asked for"}
-        slow = calling(await both.opened(), f"{slug}-s__count", {"until": str(tmp_path / "done")}, **unseen)
+        slow = calling(
+            await both.opened(), f"{slug}-s__count", {"until": str(tmp_path / "done")}, **unseen
+        )
         stream = Stream(both, "POST", slow, slow.request(id="a"))
         await until(lambda: "id: " in stream.body)  # it can be read on
         event_id = stream.body.split("id: ")[1].split("\r\n")[0]
@@ -197,15 +247,22 @@ async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(
 
 async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, monkeypatch):
     def story() -> None:
-        host_sessions.begin(session_id=slug, agent=slug, endpoint=slug, version="2025-11-25", client="{}")
+        host_sessions.begin(
+            session_id=slug, agent=slug, endpoint=slug, version="2025-11-25", client="{}"
+        )
         stream = host_streams.begin(session_id=slug, request="{}", call_id="")
         host_streams.answer(stream, '{"said": "a secret"}')
         host_sessions.send(slug, '{"said": "a secret"}')
-        rows = [*HostStream.objects.filter(pk=stream).values(), *HostMessage.objects.filter(session_id=slug).values()]
+        rows = [
+            *HostStream.objects.filter(pk=stream).values(),
+            *HostMessage.objects.filter(session_id=slug).values(),
+        ]
         assert "secret" not in str(rows)
         assert host_streams.kept(HostStream.objects.get(pk=stream)) == '{"said": "a secret"}'
         news = host_sessions.news(HostSession.objects.get(pk=slug).created_at)
-        assert [body for _, session, body in news.messages if session == slug] == ['{"said": "a secret"}']
+        assert [body for _, session, body in news.messages if session == slug] == [
+            '{"said": "a secret"}'
+        ]
         for most, value in (("MOST_WAITING", 1), ("MOST_SAID", 100)):
             with monkeypatch.context() as patched:
                 patched.setattr(host_sessions, most, value)
@@ -213,7 +270,8 @@ async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, mon
                     host_sessions.send(slug, "{}")
                 count = HostMessage.objects.filter(session_id=slug).count
                 waiting = count()
-                host_sessions.set_log_level(slug, "alert")  # ours is not the host's, and is said once
+                # ours is not the host's, and is said once
+                host_sessions.set_log_level(slug, "alert")
                 host_sessions.set_log_level(slug, "alert")
                 assert count() == waiting + (most == "MOST_WAITING")
                 patched.setattr(host_sessions, "MOST_SUBSCRIBED", 1)
@@ -223,7 +281,9 @@ async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, mon
                     host_sessions.subscribe(slug, "docs://other")
                 assert host_sessions.subscriptions(slug) == {GUIDE}
         other = f"{slug}-2"
-        host_sessions.begin(session_id=other, agent=slug, endpoint=slug, version="2025-11-25", client="{}")
+        host_sessions.begin(
+            session_id=other, agent=slug, endpoint=slug, version="2025-11-25", client="{}"
+        )
         with monkeypatch.context() as patched:
             patched.setattr(host_sessions, "MOST_SAID_OF_AGENT", 100)
             with pytest.raises(Busy, match="its agent"):

@@ -18,7 +18,9 @@ PREFIX = "io.modelcontextprotocol/"
 @pytest.fixture(scope="module")
 def token(stage: Stage, site: Web) -> str:
     stage.endpoint()
-    token = stage.agent("local", stage.fake("echo", listed("echo", annotations={"readOnlyHint": True})))
+    token = stage.agent(
+        "local", stage.fake("echo", listed("echo", annotations={"readOnlyHint": True}))
+    )
     site.wait_known(token)
     return token
 
@@ -29,7 +31,11 @@ def claude(**more: Any) -> dict[str, Any]:
 
 
 def initialize(version: str, name: str, capabilities: dict[str, Any]) -> dict[str, Any]:
-    params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": name, "version": "1"}}
+    params = {
+        "protocolVersion": version,
+        "capabilities": capabilities,
+        "clientInfo": {"name": name, "version": "1"},
+    }
     return {"id": 0, "method": "initialize", "params": params}
 
 
@@ -42,9 +48,17 @@ async def test_codex_opens_with_an_older_handshake_and_lists_at_once(stage, toke
         )
         assert (await host.answer(0))["result"]["protocolVersion"] == "2025-06-18"
         (tool,) = (await host.answer(1))["result"]["tools"]
-        assert tool["annotations"] == {"readOnlyHint": True}  # without it Codex asks, and in exec nobody answers
-        meta = {"callId": "call_77", "threadId": "t", "x-codex-turn-metadata": {"session_id": "s"}, "progressToken": 2}
-        answer = await host.ask(2, "tools/call", name="echo__echo", arguments={"from": "codex"}, _meta=meta)
+        # without it Codex asks, and in exec nobody answers
+        assert tool["annotations"] == {"readOnlyHint": True}
+        meta = {
+            "callId": "call_77",
+            "threadId": "t",
+            "x-codex-turn-metadata": {"session_id": "s"},
+            "progressToken": 2,
+        }
+        answer = await host.ask(
+            2, "tools/call", name="echo__echo", arguments={"from": "codex"}, _meta=meta
+        )
         assert "session_id" not in json.dumps(answer)
         assert await host.end() == 0
     (record,) = await outside(stage.calls, arguments__contains="codex")
@@ -55,7 +69,11 @@ async def test_codex_opens_with_an_older_handshake_and_lists_at_once(stage, toke
 async def test_claude_code_probes_listens_discovers_again_lists_and_calls(stage, token):
     async with raw_host(stage.runmcp("--cwd", str(folder())), forked=True) as host:
         host.send(
-            {"id": "server-discover-probe-1", "method": "server/discover", "params": {"_meta": claude()}},
+            {
+                "id": "server-discover-probe-1",
+                "method": "server/discover",
+                "params": {"_meta": claude()},
+            },
         )
         probe = await host.answer("server-discover-probe-1")
         assert probe["result"]["capabilities"]["tools"] == {"listChanged": True}
@@ -66,10 +84,14 @@ async def test_claude_code_probes_listens_discovers_again_lists_and_calls(stage,
             {"id": 1, "method": "tools/list", "params": {"_meta": claude()}},
         )
         assert (await host.answer(0))["result"]["supportedVersions"] == [MODERN]
-        assert [tool["name"] for tool in (await host.answer(1))["result"]["tools"]] == ["echo__echo"]
+        assert [tool["name"] for tool in (await host.answer(1))["result"]["tools"]] == [
+            "echo__echo"
+        ]
         await host.until(lambda m: m.get("method") == "notifications/subscriptions/acknowledged")
         meta = claude(**{"claudecode/toolUseId": "toolu_9", "progressToken": 2})
-        answer = await host.ask(2, "tools/call", name="echo__echo", arguments={"from": "claude"}, _meta=meta)
+        answer = await host.ask(
+            2, "tools/call", name="echo__echo", arguments={"from": "claude"}, _meta=meta
+        )
         assert "toolu_9" not in json.dumps(answer)
         assert await host.end() == 0
     (record,) = await outside(stage.calls, arguments__contains="claude")

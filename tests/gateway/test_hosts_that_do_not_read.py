@@ -20,7 +20,11 @@ from tests.gateway.test_older import Stream
 from tests.waiting import until
 
 pytestmark = [pytest.mark.one_database, pytest.mark.attack]
-HELLO = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+HELLO = {
+    "protocolVersion": "2024-11-05",
+    "capabilities": {},
+    "clientInfo": {"name": "x", "version": "1"},
+}
 SENT = 300
 CHANGES = 50
 
@@ -44,7 +48,9 @@ class Unread(Stream):
 
 
 def message(request_id: int, method: str = "tools/list", **params: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}).encode()
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+    ).encode()
 
 
 async def open_sse(at: Doors, slug: str) -> tuple[Unread, Callable[[bytes], Any]]:
@@ -82,8 +88,12 @@ async def test_a_host_that_does_not_read_its_sse_stream_is_told_to_read(stage, s
 
 async def test_a_host_that_does_not_read_its_websocket_is_not_heard_any_more(stage, slug):
     """Its next frames wait in the network. A host that reads again gets every answer."""
-    reads, taken, said = asyncio.Event(), [0], list[dict[str, Any]]()
-    frames = iter([message(0, "initialize", **HELLO), *(message(number) for number in range(1, SENT))])
+    reads = asyncio.Event()
+    taken = [0]
+    said = list[dict[str, Any]]()
+    frames = iter(
+        [message(0, "initialize", **HELLO), *(message(number) for number in range(1, SENT))]
+    )
 
     async def receive() -> dict[str, Any]:
         if not taken[0]:
@@ -101,8 +111,16 @@ async def test_a_host_that_does_not_read_its_websocket_is_not_heard_any_more(sta
             await reads.wait()
             said.append(json.loads(event["text"]))
 
-    headers = [(b"host", b"testserver"), (b"authorization", f"Bearer {stage.tokens[slug]}".encode())]
-    scope = {"type": "websocket", "path": f"/mcp/{slug}/ws", "headers": headers, "subprotocols": ["mcp"]}
+    headers = [
+        (b"host", b"testserver"),
+        (b"authorization", f"Bearer {stage.tokens[slug]}".encode()),
+    ]
+    scope = {
+        "type": "websocket",
+        "path": f"/mcp/{slug}/ws",
+        "headers": headers,
+        "subprotocols": ["mcp"],
+    }
     async with doors(slug, stage.tokens[slug]) as at:
         serving = asyncio.ensure_future(at.app(scope, receive, send))
         await until(lambda: taken[0] >= lasting.MOST_UNREAD)
@@ -137,17 +155,24 @@ async def test_a_connection_with_too_many_unread_bytes_ends(stage, slug, monkeyp
         await asyncio.wait_for(stream.task, 30)
 
 
-async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer(stage, slug, monkeypatch, tmp_path):
+async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer(
+    stage, slug, monkeypatch, tmp_path
+):
     monkeypatch.setattr(lasting, "MOST_UNANSWERED", 3)
     async with doors(slug, stage.tokens[slug]) as at:
         stream, post = await open_sse(at, slug)
         for number in range(1, 6):
             arguments = {"until": str(tmp_path / "done")}
             assert (
-                await post(message(number, "tools/call", name=f"{slug}-s__count", arguments=arguments))
+                await post(
+                    message(number, "tools/call", name=f"{slug}-s__count", arguments=arguments)
+                )
             ).status == 202
         await until(lambda: len(stream.messages) == 3)
-        assert ["not answered yet" in each["error"]["message"] for each in stream.messages[1:]] == [True, True]
+        assert ["not answered yet" in each["error"]["message"] for each in stream.messages[1:]] == [
+            True,
+            True,
+        ]
         (tmp_path / "done").touch()
         await until(lambda: len(stream.messages) == 6)
         assert (await post(message(9))).status == 202
@@ -179,11 +204,13 @@ async def test_a_session_whose_stream_is_not_read_keeps_little_and_delays_nobody
 
 
 async def test_host_that_reads_late_hears_of_a_changed_list_once(stage, slug):
-    """Both on the stream of a session, whose buffers are full, and on a stream of subscriptions/listen."""
+    """Both on the stream of a session, whose buffers are full, and on a stream of
+    subscriptions/listen."""
     async with doors(slug, stage.tokens[slug]) as at:
         unread, read = [await at.opened() for _ in range(2)]
         listen = Corpus("subscriptions/listen", notifications={"toolsListChanged": True})
-        older, modern = Unread(at, "GET", Corpus("ping", session=unread)), Unread(at, "POST", listen, listen.request())
+        older = Unread(at, "GET", Corpus("ping", session=unread))
+        modern = Unread(at, "POST", listen, listen.request())
         heard = Stream(at, "GET", Corpus("ping", session=read))
         await until(lambda: older.status == heard.status == 200 and "acknowledged" in modern.body)
         older.reads.clear()

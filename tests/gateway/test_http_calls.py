@@ -46,7 +46,9 @@ def era(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def test_the_list_holds_the_granted_tools_sorted_and_the_endpoints_own_instructions(site, token, era):
+async def test_the_list_holds_the_granted_tools_sorted_and_the_endpoints_own_instructions(
+    site, token, era
+):
     async with site.client(token, "auto" if era != "legacy" else era) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names == sorted(names)
@@ -58,8 +60,13 @@ async def test_the_list_holds_the_granted_tools_sorted_and_the_endpoints_own_ins
 
 async def test_a_call_reaches_the_server_and_its_whole_answer_comes_back(site, token, era):
     async with site.client(token, era) as client:
-        result = await client.call_tool("echo__echo", {"text": "grüß 漢字", "big": 12345678901234567890123})
-    assert result.structured_content["arguments"] == {"text": "grüß 漢字", "big": 12345678901234567890123}
+        result = await client.call_tool(
+            "echo__echo", {"text": "grüß 漢字", "big": 12345678901234567890123}
+        )
+    assert result.structured_content["arguments"] == {
+        "text": "grüß 漢字",
+        "big": 12345678901234567890123,
+    }
     assert json.loads(result.content[0].text)["name"] == "echo"
     assert result.meta["kept"] is True
     assert result.is_error is not True
@@ -78,20 +85,27 @@ async def test_every_kind_of_content_passes_through_as_it_came(site, token, era)
     assert sieved or result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "slipsnisse"
 
 
-async def test_structured_content_that_is_no_object_is_wrapped_for_older_hosts_only(site, token, era):
+async def test_structured_content_that_is_no_object_is_wrapped_for_older_hosts_only(
+    site, token, era
+):
     async with site.client(token, era) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         number = await client.call_tool("shapes__number")
         array = await client.call_tool("shapes__array")
     if era == "legacy":
         assert tools["shapes__array"].output_schema is None
-        assert (number.structured_content, array.structured_content) == ({"result": 7}, {"result": [1, 2]})
+        assert (number.structured_content, array.structured_content) == (
+            {"result": 7},
+            {"result": [1, 2]},
+        )
     else:
         assert tools["shapes__array"].output_schema == NOT_AN_OBJECT
         assert (number.structured_content, array.structured_content) == (7, [1, 2])
 
 
-async def test_a_servers_refusal_and_a_crash_reach_the_model_as_text_and_as_structure(site, token, era):
+async def test_a_servers_refusal_and_a_crash_reach_the_model_as_text_and_as_structure(
+    site, token, era
+):
     async with site.client(token, era) as client:
         refused = await client.call_tool("echo__refuse")
         crashed = await client.call_tool("crash__crash")
@@ -111,13 +125,17 @@ async def test_progress_passes_through_in_order(site, token, era):
         heard.append((progress, total, message))
 
     async with site.client(token, era) as client:
-        result = await client.call_tool("slow__count", {"steps": 4, "pause": 0.05}, progress_callback=note)
+        result = await client.call_tool(
+            "slow__count", {"steps": 4, "pause": 0.05}, progress_callback=note
+        )
         assert result.content[0].text == "4 steps"
         await until(lambda: len(heard) == 4)
     assert sorted(heard) == [(step, 4, f"step {step}") for step in (1, 2, 3, 4)]
 
 
-async def test_a_cancelled_call_is_cancelled_at_the_server_and_recorded_as_unknown(site, stage, token, era, journal):
+async def test_a_cancelled_call_is_cancelled_at_the_server_and_recorded_as_unknown(
+    site, stage, token, era, journal
+):
     mark = fresh("cancel")
     started = asyncio.Event()
 
@@ -126,7 +144,9 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_recorded_as_unkno
 
     async with site.client(token, era) as client:
         arguments = {"steps": 1000, "pause": 0.05, "mark": mark}
-        call = asyncio.create_task(client.call_tool("slow__count", arguments, progress_callback=note))
+        call = asyncio.create_task(
+            client.call_tool("slow__count", arguments, progress_callback=note)
+        )
         await asyncio.wait_for(started.wait(), HANG_LIMIT)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -166,7 +186,13 @@ async def test_equal_request_ids_of_two_agents_never_cross(site, stage, token):
         nonces = [fresh("nonce") for _ in range(200)]
         answers = await asyncio.gather(
             *(
-                rpc(ours if number % 2 else theirs, site, "2026-07-28", "echo__echo", {"nonce": nonce})
+                rpc(
+                    ours if number % 2 else theirs,
+                    site,
+                    "2026-07-28",
+                    "echo__echo",
+                    {"nonce": nonce},
+                )
                 for number, nonce in enumerate(nonces)
             )
         )
@@ -177,12 +203,20 @@ async def test_equal_request_ids_in_two_legacy_sessions_never_cross(site, stage,
     other = await outside(stage.agent, fresh("agent"), *await outside(servers, stage, "echo"))
     await outside(site.wait_known, other)
     async with site.client(token, "legacy") as one, site.client(other, "legacy") as two:
-        pairs = [(one, fresh("one")) for _ in range(100)] + [(two, fresh("two")) for _ in range(100)]
-        answers = await asyncio.gather(*(client.call_tool("echo__echo", {"nonce": n}) for client, n in pairs))
-    assert [a.structured_content["arguments"]["nonce"] for a in answers] == [nonce for _, nonce in pairs]
+        pairs = [(one, fresh("one")) for _ in range(100)] + [
+            (two, fresh("two")) for _ in range(100)
+        ]
+        answers = await asyncio.gather(
+            *(client.call_tool("echo__echo", {"nonce": n}) for client, n in pairs)
+        )
+    assert [a.structured_content["arguments"]["nonce"] for a in answers] == [
+        nonce for _, nonce in pairs
+    ]
 
 
-async def test_nothing_of_the_hosts_meta_or_headers_reaches_the_server_but_trace_context(site, token):
+async def test_nothing_of_the_hosts_meta_or_headers_reaches_the_server_but_trace_context(
+    site, token
+):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     meta = {"threadId": "secret-thread", "claudecode/toolUseId": "toolu_1", "traceparent": trace}
     async with site.raw(token) as http:
@@ -229,7 +263,9 @@ def servers(stage: Stage, *slugs: str) -> list:
 
 
 async def eventually_called(stage: Stage, mark: str) -> list:
-    return await until(lambda: outside(stage.calls, arguments__contains=mark, finished_at__isnull=False))
+    return await until(
+        lambda: outside(stage.calls, arguments__contains=mark, finished_at__isnull=False)
+    )
 
 
 async def stream(http, site: Web, era: str, name: str, arguments: dict, **meta) -> str:
@@ -237,7 +273,11 @@ async def stream(http, site: Web, era: str, name: str, arguments: dict, **meta) 
     params: dict = {"name": name, "arguments": arguments}
     headers = {"mcp-protocol-version": era if era != "legacy" else "2025-11-25"}
     if era == "legacy":
-        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        opening = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "raw", "version": "1"},
+        }
         body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening}
         answer = await http.post(site.url(), json=body)
         headers["mcp-session-id"] = answer.headers["mcp-session-id"]

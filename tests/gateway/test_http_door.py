@@ -14,7 +14,17 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access import tokens
-from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, fresh, listed, outside, seen_outside
+from tests.fakes.stage import (
+    ACTOR,
+    MODERN,
+    Stage,
+    Web,
+    envelope,
+    fresh,
+    listed,
+    outside,
+    seen_outside,
+)
 from tests.waiting import HANG_LIMIT, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
@@ -26,7 +36,10 @@ def token(stage: Stage, site: Web) -> str:
     stage.endpoint()
     stage.endpoint("second")
     stage.endpoint("closed", enabled=False)
-    headered = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    headered = {
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+    }
     echo = stage.fake("echo", [*listed("echo"), *listed("pid", inputSchema=headered)])
     stage.fake("echo", listed("hidden"), slug="ungranted")
     token = stage.agent("local", echo, stage.fake("slow", listed("count")))
@@ -35,7 +48,12 @@ def token(stage: Stage, site: Web) -> str:
 
 
 def body(method: str = "tools/list", request_id: Any = 1, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {"_meta": envelope(), **params}}
+    return {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "method": method,
+        "params": {"_meta": envelope(), **params},
+    }
 
 
 def headers(method: str = "tools/list", **more: str) -> dict[str, str]:
@@ -43,7 +61,11 @@ def headers(method: str = "tools/list", **more: str) -> dict[str, str]:
 
 
 def opening(version: str = LEGACY) -> dict[str, Any]:
-    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    params = {
+        "protocolVersion": version,
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    }
     return {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
 
 
@@ -52,10 +74,19 @@ STRANGERS = {
     "an unknown token": ({"authorization": "Bearer slp_nobody"}, 401),
     "another scheme": ({"authorization": "Basic TOKEN"}, 401),
     "an empty token": ({"authorization": "Bearer"}, 401),
-    "a page of another site": ({"authorization": "Bearer TOKEN", "origin": "https://evil.example"}, 403),
+    "a page of another site": (
+        {"authorization": "Bearer TOKEN", "origin": "https://evil.example"},
+        403,
+    ),
     "an opaque origin": ({"authorization": "Bearer TOKEN", "origin": "null"}, 403),
-    "another name of this machine": ({"authorization": "Bearer TOKEN", "host": "evil.example:8000"}, 400),
-    "a name that rebinds to us": ({"authorization": "Bearer TOKEN", "host": "127.0.0.1.evil.example"}, 400),
+    "another name of this machine": (
+        {"authorization": "Bearer TOKEN", "host": "evil.example:8000"},
+        400,
+    ),
+    "a name that rebinds to us": (
+        {"authorization": "Bearer TOKEN", "host": "127.0.0.1.evil.example"},
+        400,
+    ),
 }
 
 
@@ -86,7 +117,10 @@ async def test_strangers_are_refused_whatever_the_method(site, token, stranger, 
 )
 async def test_doubled_identity_headers_are_refused(site, token, doubled):
     async with site.raw() as http:
-        given = [*headers().items(), *((name, value.replace("TOKEN", token)) for name, value in doubled)]
+        given = [
+            *headers().items(),
+            *((name, value.replace("TOKEN", token)) for name, value in doubled),
+        ]
         if doubled[0][0] == "origin":
             given.append(("authorization", f"Bearer {token}"))
         answer = await http.post(site.url(), headers=given, json=body())
@@ -99,7 +133,9 @@ async def test_doubled_routing_headers_are_refused(site, token, name):
     given = [*headers("tools/call", **{"mcp-name": "echo__echo"}).items()]
     given.append((name, dict(given)[name]))
     async with site.raw(token) as http:
-        answer = await http.post(site.url(), headers=given, json=body("tools/call", name="echo__echo"))
+        answer = await http.post(
+            site.url(), headers=given, json=body("tools/call", name="echo__echo")
+        )
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32020)
 
 
@@ -112,22 +148,39 @@ OWN = "http://127.0.0.1:8000"
 
 
 async def test_a_page_that_may_ask_is_told_so_before_it_has_a_token(site):
-    sent = ["authorization", "content-type", "mcp-protocol-version", "mcp-session-id", "last-event-id", "mcp-method"]
+    sent = [
+        "authorization",
+        "content-type",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "last-event-id",
+        "mcp-method",
+    ]
     asked = {
         "origin": OWN,
         "access-control-request-method": "POST",
-        "access-control-request-headers": ",".join([*sent, "mcp-name", "mcp-param-region", "cookie"]),
+        "access-control-request-headers": ",".join(
+            [*sent, "mcp-name", "mcp-param-region", "cookie"]
+        ),
     }
     async with site.raw() as http:
         answer = await http.options(site.url(), headers=asked)
         refused = await http.options(site.url(), headers=asked | {"origin": "https://evil.example"})
         curious = await http.options(site.url(), headers={"origin": OWN})
-    found = {name: value for name, value in answer.headers.items() if name.startswith("access-control")}
+    found = {
+        name: value for name, value in answer.headers.items() if name.startswith("access-control")
+    }
     allowed = found["access-control-allow-headers"].lower().split(", ")
     assert (answer.status_code, answer.content, answer.headers["vary"]) == (204, b"", "Origin")
     assert found["access-control-allow-origin"] == OWN
     assert {"POST", "GET", "DELETE"} < set(found["access-control-allow-methods"].split(", "))
-    assert {*sent, "mcp-name", "mcp-param-region", "slipsnisse-conversation", "slipsnisse-session"} <= set(allowed)
+    assert {
+        *sent,
+        "mcp-name",
+        "mcp-param-region",
+        "slipsnisse-conversation",
+        "slipsnisse-session",
+    } <= set(allowed)
     assert "cookie" not in allowed
     assert "access-control-allow-credentials" not in found
     assert refused.status_code == 403
@@ -140,27 +193,39 @@ async def test_a_page_that_may_ask_may_read_the_answers_good_and_bad(site, token
     request, given = (opening(), {}) if era == LEGACY else (body(), headers())
     async with site.raw(token, origin=OWN) as http:
         good = await http.post(site.url(), headers=given, json=request)
-        bad = await http.post(site.url(), headers=given | {"authorization": "Bearer slp_no"}, json=request)
+        bad = await http.post(
+            site.url(), headers=given | {"authorization": "Bearer slp_no"}, json=request
+        )
         without = await http.post(site.url(), headers=given | {"origin": ""}, json=request)
     assert (good.status_code, bad.status_code, without.status_code) == (200, 401, 403)
     for answer in (good, bad):
-        assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (OWN, "Origin")
+        assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (
+            OWN,
+            "Origin",
+        )
         exposed = answer.headers["access-control-expose-headers"].lower()
         assert {"mcp-session-id", "www-authenticate"} <= set(exposed.split(", "))
     assert "access-control-allow-origin" not in without.headers
 
 
-@pytest.mark.parametrize("endpoint", ["nowhere", "closed", "default/more", "", "..%2fdefault", "second/../default"])
+@pytest.mark.parametrize(
+    "endpoint", ["nowhere", "closed", "default/more", "", "..%2fdefault", "second/../default"]
+)
 async def test_an_endpoint_that_is_absent_or_switched_off_is_not_found(site, token, endpoint):
     async with site.raw(token) as http:
-        answer = await http.post(f"http://{site.address}/mcp/{endpoint}", headers=headers(), json=body())
+        answer = await http.post(
+            f"http://{site.address}/mcp/{endpoint}", headers=headers(), json=body()
+        )
     # A client may resolve the dots itself; then it asks for what it may see.
     assert answer.status_code == (200 if endpoint.startswith("second") else 404)
 
 
 async def test_strangers_do_not_learn_which_endpoints_exist(site, token):
     async with site.raw("slp_unknown") as http:
-        answers = [await http.post(site.url(name), headers=headers(), json=body()) for name in ("default", "nowhere")]
+        answers = [
+            await http.post(site.url(name), headers=headers(), json=body())
+            for name in ("default", "nowhere")
+        ]
     assert answers[0].content == answers[1].content
     assert [answer.status_code for answer in answers] == [401, 401]
 
@@ -172,11 +237,19 @@ async def test_an_ungranted_tool_and_an_absent_one_get_the_same_bytes(site, toke
     async with site.raw(token) as http:
         session = {}
         if era == LEGACY:
-            session = {"mcp-session-id": (await http.post(site.url(), json=opening())).headers["mcp-session-id"]}
+            session = {
+                "mcp-session-id": (await http.post(site.url(), json=opening())).headers[
+                    "mcp-session-id"
+                ]
+            }
         answers = []
         for name in names:
-            given = headers("tools/call", **{"mcp-name": name}, **session) | {"mcp-protocol-version": era}
-            answer = await http.post(site.url(), headers=given, json=body("tools/call", name=name, arguments={"a": 1}))
+            given = headers("tools/call", **{"mcp-name": name}, **session) | {
+                "mcp-protocol-version": era
+            }
+            answer = await http.post(
+                site.url(), headers=given, json=body("tools/call", name=name, arguments={"a": 1})
+            )
             answers.append(answer.content.replace(name.encode(), b"NAME"))
     assert answers[0] == answers[1]
     assert b"Unknown tool: NAME" in answers[0]
@@ -199,24 +272,34 @@ async def test_headers_that_contradict_a_list_request_are_refused(site, token, w
 
 
 @pytest.mark.parametrize("method", ["tools/list", "initialize"])
-async def test_a_version_that_nobody_serves_is_named_as_the_reason_also_without_an_envelope(site, token, method):
+async def test_a_version_that_nobody_serves_is_named_as_the_reason_also_without_an_envelope(
+    site, token, method
+):
     async with site.raw(token) as http:
         given = headers(method) | {"mcp-protocol-version": "1999-01-01"}
         answer = await http.post(
-            site.url(), headers=given, json={"jsonrpc": "2.0", "id": 7, "method": method, "params": {}}
+            site.url(),
+            headers=given,
+            json={"jsonrpc": "2.0", "id": 7, "method": method, "params": {}},
         )
     error = answer.json()["error"]
     assert (answer.status_code, answer.json()["id"], error["code"]) == (400, 7, -32022)
-    assert (error["data"]["requested"], MODERN in error["data"]["supported"]) == ("1999-01-01", True)
+    assert (error["data"]["requested"], MODERN in error["data"]["supported"]) == (
+        "1999-01-01",
+        True,
+    )
 
 
 def test_whitespace_around_a_header_is_no_part_of_its_value(site, token):
     """RFC 9110, 5.5; some proxies add it, and httpx refuses to."""
     given = {
-        "mcp-name": " \techo__echo \t", "mcp-method": "tools/call ", "mcp-protocol-version": f"{MODERN} ",
-        "authorization": f"Bearer {token}", "content-type": "application/json",
+        "mcp-name": " \techo__echo \t",
+        "mcp-method": "tools/call ",
+        "mcp-protocol-version": f"{MODERN} ",
+        "authorization": f"Bearer {token}",
+        "content-type": "application/json",
         "accept": "application/json, text/event-stream",
-    }  # fmt: skip
+    }
     request = body("tools/call", name="echo__echo", arguments={"a": 1})
     address = urlsplit(site.url())
     door = HTTPConnection(address.hostname, address.port, timeout=HANG_LIMIT)
@@ -229,8 +312,12 @@ def test_whitespace_around_a_header_is_no_part_of_its_value(site, token):
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("wrong", [{"mcp-name": "echo__pid"}, {"mcp-name": ""}, {"mcp-method": "tools/list"}, {}])
-async def test_headers_that_contradict_a_call_are_refused_and_nothing_runs(site, stage, token, wrong):
+@pytest.mark.parametrize(
+    "wrong", [{"mcp-name": "echo__pid"}, {"mcp-name": ""}, {"mcp-method": "tools/list"}, {}]
+)
+async def test_headers_that_contradict_a_call_are_refused_and_nothing_runs(
+    site, stage, token, wrong
+):
     mark = fresh("mark")
     async with site.raw(token) as http:
         request = body("tools/call", name="echo__echo", arguments={"mark": mark})
@@ -240,7 +327,9 @@ async def test_headers_that_contradict_a_call_are_refused_and_nothing_runs(site,
 
 
 @pytest.mark.attack
-async def test_param_headers_must_equal_the_arguments_of_the_tool_as_this_caller_sees_it(site, token):
+async def test_param_headers_must_equal_the_arguments_of_the_tool_as_this_caller_sees_it(
+    site, token
+):
     async with site.raw(token) as http:
 
         async def call(**given: str) -> tuple[int, Any]:
@@ -287,7 +376,9 @@ async def test_a_body_over_4_mib_is_refused(site, token, era):
 )
 async def test_bodies_that_are_no_request_get_an_error_and_harm_nobody(site, token, era, raw):
     async with site.raw(token) as http:
-        answer = await http.post(site.url(), headers=headers() | {"mcp-protocol-version": era}, content=raw)
+        answer = await http.post(
+            site.url(), headers=headers() | {"mcp-protocol-version": era}, content=raw
+        )
         assert 400 <= answer.status_code < 500
         assert "Traceback" not in answer.text
         assert (await http.post(site.url(), headers=headers(), json=body())).status_code == 200
@@ -298,18 +389,26 @@ ODD_IDS = [b"null", b"1.5", b"true", b"[]", b"{}"]
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 @pytest.mark.parametrize("odd", ODD_IDS)
-async def test_a_request_with_an_id_that_is_none_is_refused_instead_of_kept_waiting(site, token, era, odd):
+async def test_a_request_with_an_id_that_is_none_is_refused_instead_of_kept_waiting(
+    site, token, era, odd
+):
     async with site.raw(token) as http:
         raw = b'{"jsonrpc":"2.0","id":%s,"method":"tools/list","params":{}}' % odd
         answer = await http.post(site.url(), headers={"mcp-protocol-version": era}, content=raw)
-        assert (answer.status_code, answer.json()["id"], answer.json()["error"]["code"]) == (400, None, -32600)
+        assert (answer.status_code, answer.json()["id"], answer.json()["error"]["code"]) == (
+            400,
+            None,
+            -32600,
+        )
 
 
 @pytest.mark.parametrize(
     ("method", "params", "expected"),
     [("no/such", {}, (404, -32601)), ("tools/list", {"cursor": "0.1"}, (400, -32602))],
 )
-async def test_errors_of_requests_have_the_status_of_the_specification(site, token, method, params, expected):
+async def test_errors_of_requests_have_the_status_of_the_specification(
+    site, token, method, params, expected
+):
     async with site.raw(token) as http:
         answer = await http.post(site.url(), headers=headers(method), json=body(method, **params))
     assert (answer.status_code, answer.json()["error"]["code"]) == expected
@@ -328,7 +427,11 @@ async def test_errors_of_requests_have_the_status_of_the_specification(site, tok
         (b"{", -32700),
         (b"\xff\xfe", -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":NaN}}', -32700),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":%s}}' % (b"[" * 500 + b"]" * 500), -32700),
+        (
+            b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":%s}}'
+            % (b"[" * 500 + b"]" * 500),
+            -32700,
+        ),
     ],
 )
 async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw, code):
@@ -338,15 +441,29 @@ async def test_what_is_no_message_is_answered_as_json_rpc_says(site, token, raw,
         assert "pydantic" not in answer.text
 
 
-async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_answer(site, stage, token, tmp_path):
-    """The SDK alone lets the first one wait for ever; ``more`` is for it, since the lanes know nothing of that."""
+async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_answer(
+    site, stage, token, tmp_path
+):
+    """The SDK alone lets the first one wait for ever; ``more`` is for it, since the lanes know
+    nothing of that."""
     async with site.raw(token) as http:
         opened = await http.post(site.url(), json=opening())
-        session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
-        await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        session = {
+            "mcp-session-id": opened.headers["mcp-session-id"],
+            "mcp-protocol-version": LEGACY,
+        }
+        await http.post(
+            site.url(),
+            headers=session,
+            json={"jsonrpc": "2.0", "method": "notifications/initialized"},
+        )
 
         async def call(mark: str, **until: str) -> Any:
-            params = {"name": "slow__count", "arguments": {"steps": 2, "mark": mark} | until, "more": 1}
+            params = {
+                "name": "slow__count",
+                "arguments": {"steps": 2, "mark": mark} | until,
+                "more": 1,
+            }
             message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
             return await http.post(site.url(), headers=session, json=message)
 
@@ -354,7 +471,11 @@ async def test_an_id_that_is_in_use_is_refused_and_the_first_request_keeps_its_a
         first = asyncio.create_task(call(mark, until=str(tmp_path / "done")))
         await seen_outside(lambda: stage.calls(arguments__contains=mark))
         second = await call("second")
-        assert (second.status_code, second.json()["id"], second.json()["error"]["code"]) == (400, 7, -32600)
+        assert (second.status_code, second.json()["id"], second.json()["error"]["code"]) == (
+            400,
+            7,
+            -32600,
+        )
         (tmp_path / "done").touch()
         assert "2 steps" in (await first).text
         assert "2 steps" in (await call("third")).text, "answered: the id is free again"
@@ -369,14 +490,25 @@ async def test_a_wrong_type_and_a_large_body_are_refused_in_json(site, token):
 
 
 async def test_a_host_that_wants_to_read_on_gets_a_stream(site, token):
-    """Nothing is kept for it to read on from, and it lives: a fresh stream instead of an error of ours."""
+    """Nothing is kept for it to read on from, and it lives: a fresh stream instead of an error of
+    ours."""
     async with site.raw(token) as http:
         opened = await http.post(site.url(), json=opening())
-        session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
-        await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        session = {
+            "mcp-session-id": opened.headers["mcp-session-id"],
+            "mcp-protocol-version": LEGACY,
+        }
+        await http.post(
+            site.url(),
+            headers=session,
+            json={"jsonrpc": "2.0", "method": "notifications/initialized"},
+        )
         given = session | {"accept": "text/event-stream", "last-event-id": "abc"}
         async with http.stream("GET", site.url(), headers=given) as stream:
-            assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream")
+            assert (stream.status_code, stream.headers["content-type"]) == (
+                200,
+                "text/event-stream",
+            )
 
 
 async def test_a_legacy_session_belongs_to_its_agent_and_endpoint(site, stage, token):
@@ -389,10 +521,14 @@ async def test_a_legacy_session_belongs_to_its_agent_and_endpoint(site, stage, t
             given = {"authorization": f"Bearer {who}", "mcp-protocol-version": LEGACY} | given
             return await http.post(site.url(endpoint), headers=given, json=request)
 
-        opened = await http.post(site.url(), headers={"authorization": f"Bearer {token}"}, json=opening())
+        opened = await http.post(
+            site.url(), headers={"authorization": f"Bearer {token}"}, json=opening()
+        )
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        await http.post(site.url(), headers=session | {"authorization": f"Bearer {token}"}, json=note)
+        await http.post(
+            site.url(), headers=session | {"authorization": f"Bearer {token}"}, json=note
+        )
         assert (await ask(token, "default", **session)).status_code == 200
         assert (await ask(other, "default", **session)).status_code == 404
         assert (await ask(token, "second", **session)).status_code == 404
@@ -405,15 +541,31 @@ async def test_a_host_that_never_sends_a_version_header_is_served(site, token):
     async with site.raw(token) as http:
         opened = await http.post(site.url(), json=opening("2025-06-18"))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
-        await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
-        answer = await http.post(site.url(), headers=session, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-    message = answer.json() if "json" in answer.headers["content-type"] else json.loads(answer.text.split("data: ")[1])
-    assert [tool["name"] for tool in message["result"]["tools"]] == ["echo__echo", "echo__pid", "slow__count"]
+        await http.post(
+            site.url(),
+            headers=session,
+            json={"jsonrpc": "2.0", "method": "notifications/initialized"},
+        )
+        answer = await http.post(
+            site.url(), headers=session, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        )
+    message = (
+        answer.json()
+        if "json" in answer.headers["content-type"]
+        else json.loads(answer.text.split("data: ")[1])
+    )
+    assert [tool["name"] for tool in message["result"]["tools"]] == [
+        "echo__echo",
+        "echo__pid",
+        "slow__count",
+    ]
 
 
 async def test_a_host_that_shakes_hands_with_a_forgotten_session_gets_a_new_one(site, token):
     async with site.raw(token) as http:
-        opened = await http.post(site.url(), headers={"mcp-session-id": "long-gone"}, json=opening())
+        opened = await http.post(
+            site.url(), headers={"mcp-session-id": "long-gone"}, json=opening()
+        )
         assert opened.status_code == 200
         assert opened.headers["mcp-session-id"] != "long-gone"
         request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -438,9 +590,16 @@ async def test_a_key_that_stands_twice_is_refused_in_both_versions(site, stage, 
         opened = await http.post(site.url(), json=opening())
         older = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": LEGACY}
         modern = headers("tools/call", **{"mcp-name": "echo__echo"})
-        for given, more in ((older, b""), (modern, b',"_meta":%s' % json.dumps(envelope()).encode())):
+        for given, more in (
+            (older, b""),
+            (modern, b',"_meta":%s' % json.dumps(envelope()).encode()),
+        ):
             answer = await http.post(site.url(), headers=given, content=TWICE % more)
-            assert (answer.status_code, answer.json()["error"]["code"], answer.json()["id"]) == (400, -32600, 1)
+            assert (answer.status_code, answer.json()["error"]["code"], answer.json()["id"]) == (
+                400,
+                -32600,
+                1,
+            )
             assert "'q' appears twice" in answer.text
 
 
@@ -448,7 +607,9 @@ HALVES = rb'"params":{"name":"echo__echo","arguments":{"x":"cut \ud83d"},"_meta"
 
 
 async def test_half_a_character_in_arguments_is_replaced(site, token):
-    raw = b'{"jsonrpc":"2.0","id":1,"method":"tools/call",' + HALVES % json.dumps(envelope()).encode()
+    raw = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call",' + HALVES % json.dumps(envelope()).encode()
+    )
     given = headers("tools/call", **{"mcp-name": "echo__echo"})
     async with site.raw(token) as http:
         answer = await http.post(site.url(), headers=given, content=raw)
@@ -460,10 +621,21 @@ async def test_half_a_character_in_arguments_is_replaced(site, token):
 async def test_an_older_host_may_send_the_newer_headers(site, token):
     async with site.raw(token) as http:
         opened = await http.post(site.url(), json=opening())
-        given = headers("tools/call", **{"mcp-name": "echo__echo"}) | {"mcp-protocol-version": LEGACY}
+        given = headers("tools/call", **{"mcp-name": "echo__echo"}) | {
+            "mcp-protocol-version": LEGACY
+        }
         given["mcp-session-id"] = opened.headers["mcp-session-id"]
-        await http.post(site.url(), headers=given, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
-        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo__echo"}}
+        await http.post(
+            site.url(),
+            headers=given,
+            json={"jsonrpc": "2.0", "method": "notifications/initialized"},
+        )
+        request = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "echo__echo"},
+        }
         answer = await http.post(site.url(), headers=given, json=request)
     assert answer.status_code == 200
     assert "structuredContent" in answer.text
@@ -474,7 +646,9 @@ ENDS = {
     "the token expires": lambda token: Token.objects.filter(pk=token.pk).update(
         expires_at=timezone.now() + timedelta(seconds=0.1)
     ),
-    "the agent is disabled": lambda token: Agent.objects.filter(pk=token.agent_id).update(enabled=False),
+    "the agent is disabled": lambda token: Agent.objects.filter(pk=token.agent_id).update(
+        enabled=False
+    ),
     "the agent is deleted": lambda token: token.agent.delete(),
 }
 

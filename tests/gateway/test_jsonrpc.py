@@ -49,7 +49,10 @@ def test_a_key_that_stands_twice_in_an_object_is_refused(data: bytes):
 
 
 def test_equal_keys_of_several_objects_are_no_problem():
-    assert objection(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"q":{"q":[{"q":1},{"q":2}]}}}') is None
+    assert (
+        objection(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"q":{"q":[{"q":1},{"q":2}]}}}')
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,9 @@ def test_equal_keys_of_several_objects_are_no_problem():
 )
 def test_progress_token_must_be_text_or_a_whole_number(token: Any, code: int | None):
     params = {"_meta": {"progressToken": token}}
-    refusal = objection(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode())
+    refusal = objection(
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode()
+    )
     assert (refusal["error"]["code"] if refusal else None) == code
 
 
@@ -79,4 +84,6 @@ def test_a_message_with_valid_text_is_not_touched():
 
 def test_half_characters_and_a_byte_order_mark_are_put_right():
     assert json.loads(with_valid_text(rb'{"a":"\ud83d"}')) == {"a": "\N{REPLACEMENT CHARACTER}"}
-    assert objection(with_valid_text(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}')) is None
+    assert (
+        objection(with_valid_text(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}')) is None
+    )

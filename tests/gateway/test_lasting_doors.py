@@ -1,4 +1,5 @@
-"""The doors whose connections last: HTTP+SSE and WebSocket, with official clients, with strangers, and at their end."""
+"""The doors whose connections last: HTTP+SSE and WebSocket, with official clients, with strangers,
+and at their end."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,13 +24,28 @@ from mcpregistry.models import Agent, Grant, HostSession
 from mcpregistry.services import host_sessions
 from mcpregistry.services.access import grants, tokens
 from tests.fakes.journals import cancelled
-from tests.fakes.stage import ACTOR, MODERN, Stage, Web, envelope, folder, fresh, listed, outside, web
+from tests.fakes.stage import (
+    ACTOR,
+    MODERN,
+    Stage,
+    Web,
+    envelope,
+    folder,
+    fresh,
+    listed,
+    outside,
+    web,
+)
 from tests.fakes.websockets import dial
 from tests.waiting import HANG_LIMIT, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 DOORS = ["sse", "ws"]
 Message = dict[str, Any]
+
+
+def progress_of(host: Any) -> list[Any]:
+    return [m for m in host.said if m.get("method") == "notifications/progress"]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +69,8 @@ def door(request: pytest.FixtureRequest) -> str:
 
 
 class Raw:
-    """A host that sees every message. ``said`` are those of the server; ``over`` says how it has ended."""
+    """A host that sees every message. ``said`` are those of the server; ``over`` says how it has
+    ended."""
 
     def __init__(self, send: Callable[[bytes], Awaitable[Any]]) -> None:
         self.send = send
@@ -71,7 +89,9 @@ class Raw:
 
     async def handshake(self) -> None:
         info = {"name": "raw", "version": "1"}
-        await self.ask(0, "initialize", protocolVersion="2024-11-05", capabilities={}, clientInfo=info)
+        await self.ask(
+            0, "initialize", protocolVersion="2024-11-05", capabilities={}, clientInfo=info
+        )
         await self.tell(method="notifications/initialized")
 
 
@@ -132,8 +152,12 @@ async def _never(data: bytes) -> None:
 
 
 @pytest.mark.exhaustive(but=("sse-legacy-2025-11-25", "ws-2026-07-28-2026-07-28"))
-@pytest.mark.parametrize(("mode", "version"), [("legacy", "2025-11-25"), ("auto", MODERN), (MODERN, MODERN)])
-async def test_the_sdks_client_lists_calls_and_hears_progress(site, stage, token, door, mode, version):
+@pytest.mark.parametrize(
+    ("mode", "version"), [("legacy", "2025-11-25"), ("auto", MODERN), (MODERN, MODERN)]
+)
+async def test_the_sdks_client_lists_calls_and_hears_progress(
+    site, stage, token, door, mode, version
+):
     heard: list[float] = []
 
     async def note(progress: float, *_: object) -> None:
@@ -142,16 +166,23 @@ async def test_the_sdks_client_lists_calls_and_hears_progress(site, stage, token
     mark = fresh("mark")
     async with site.client(token, mode, door=door) as client:
         assert client.protocol_version == version
-        assert client.instructions == ("Ask for the time first." if mode != MODERN else None)  # pinned, it asks nothing
+        # pinned, it asks nothing
+        assert client.instructions == ("Ask for the time first." if mode != MODERN else None)
         names = [tool.name for tool in (await client.list_tools()).tools]
         result = await client.call_tool("echo__echo", {"text": "grüß 漢字", "mark": mark})
-        counted = await client.call_tool("slow__count", {"steps": 3, "pause": 0.01}, progress_callback=note)
+        counted = await client.call_tool(
+            "slow__count", {"steps": 3, "pause": 0.01}, progress_callback=note
+        )
     assert names == ["echo__echo", "echo__pid", "slow__count"]
     assert result.structured_content["arguments"] == {"text": "grüß 漢字", "mark": mark}
     assert counted.content[0].text == "3 steps"
     assert heard
     (record,) = await outside(stage.calls, arguments__contains=mark)
-    assert (record.state, record.origin, record.endpoint_slug) == (State.SUCCEEDED, "http", "default")
+    assert (record.state, record.origin, record.endpoint_slug) == (
+        State.SUCCEEDED,
+        "http",
+        "default",
+    )
 
 
 async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_token_is_revoked(
@@ -165,8 +196,12 @@ async def test_a_host_is_told_that_its_list_has_changed_and_sent_away_when_its_t
         await host.handshake()
         assert (await host.ask(1, "tools/list"))["result"]["tools"] == []
         agent = await outside(Agent.objects.get, slug=slug)
-        await outside(grants.save_grant, grant=Grant(agent=agent, server=more, kind=""), actor=ACTOR)
-        await until(lambda: "notifications/tools/list_changed" in [m.get("method") for m in host.said])
+        await outside(
+            grants.save_grant, grant=Grant(agent=agent, server=more, kind=""), actor=ACTOR
+        )
+        await until(
+            lambda: "notifications/tools/list_changed" in [m.get("method") for m in host.said]
+        )
         assert len((await host.ask(2, "tools/list"))["result"]["tools"]) == 1
         held = await outside(stage.token, slug)
         await outside(tokens.revoke_token, token=held, actor=ACTOR)
@@ -189,12 +224,17 @@ async def test_strangers_are_refused(site, token, door, stranger):
     address = f"{site.url()}/{door}"
     if door == "sse":
         async with site.raw(token) as http:
-            found = [(await http.request(method, address, headers=given)).status_code for method in ("GET", "POST")]
+            found = [
+                (await http.request(method, address, headers=given)).status_code
+                for method in ("GET", "POST")
+            ]
     else:
         known = {"Authorization": f"Bearer {token}", **given}
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
         async with site.raw() as http:  # the WebSocket client would set Host and Origin itself
-            answer = await http.get(address, headers=known | upgrade | {"Sec-WebSocket-Key": "x" * 22 + "=="})
+            answer = await http.get(
+                address, headers=known | upgrade | {"Sec-WebSocket-Key": "x" * 22 + "=="}
+            )
         found = [answer.status_code]
     assert set(found) <= ({status} if isinstance(status, int) else set(status)), found
 
@@ -204,10 +244,17 @@ async def test_each_door_says_what_it_is_for(site, token):
         answers = {
             "a page asks": (await http.get(f"{site.url()}/ws")).status_code,
             "deleted": (await http.delete(f"{site.url()}/sse")).status_code,
-            "no such stream": (await http.post(f"{site.url()}/sse?session_id=guessed", json=NOTHING)).status_code,
+            "no such stream": (
+                await http.post(f"{site.url()}/sse?session_id=guessed", json=NOTHING)
+            ).status_code,
             "no such endpoint": (await http.get(f"{site.url('nowhere')}/sse")).status_code,
         }
-    assert answers == {"a page asks": 426, "deleted": 405, "no such stream": 404, "no such endpoint": 404}
+    assert answers == {
+        "a page asks": 426,
+        "deleted": 405,
+        "no such stream": 404,
+        "no such endpoint": 404,
+    }
     for address, subprotocols, status in (
         (f"{site.url()}/ws", ("graphql-ws",), 400),
         (f"{site.url('nowhere')}/ws", ("mcp",), 404),
@@ -229,9 +276,16 @@ async def test_one_agent_cannot_take_every_place(monkeypatch):
     with contextlib.ExitStack() as taken:
         for _ in range(2):
             taken.enter_context(connections.room("greedy"))
-        with pytest.raises(Busy, match="This agent has 2 open connections"), connections.room("greedy"):
+        with (
+            pytest.raises(Busy, match="This agent has 2 open connections"),
+            connections.room("greedy"),
+        ):
             pass
-        with connections.room("other"), pytest.raises(Busy, match="Too many hosts"), connections.room("third"):
+        with (
+            connections.room("other"),
+            pytest.raises(Busy, match="Too many hosts"),
+            connections.room("third"),
+        ):
             pass
     with connections.room("greedy"):
         assert dict(connections._taken) == {"greedy": 1}
@@ -243,12 +297,16 @@ async def test_nobody_speaks_on_anothers_stream(site, stage, token):
     await outside(site.wait_known, other)
     async with raw(site, token, "sse") as host:
         await host.handshake()
-        address = str((await host.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')).request.url)
+        address = str(
+            (await host.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')).request.url
+        )
         async with site.raw(other) as http:
             message = {"jsonrpc": "2.0", "id": 9, "method": "tools/list"}
             assert (await http.post(address, json=message)).status_code == 404
         async with site.raw(token) as http:
-            assert (await http.post(address.replace("/default/", "/second/"), json=message)).status_code == 404
+            assert (
+                await http.post(address.replace("/default/", "/second/"), json=message)
+            ).status_code == 404
             assert (await http.post(address, json=message)).status_code == 202
         await host.answer(9)
 
@@ -262,8 +320,16 @@ NO_MESSAGES = [
     (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', None, -32600),
     (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', None, -32600),
     (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":[]}', 7, -32600),
-    (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":%s}}' % (b"[" * 500 + b"]" * 500), 7, -32700),
-    (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":%s}}' % (b"[" * 9999 + b"]" * 9999), 7, -32700),
+    (
+        b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":%s}}' % (b"[" * 500 + b"]" * 500),
+        7,
+        -32700,
+    ),
+    (
+        b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":%s}}' % (b"[" * 9999 + b"]" * 9999),
+        7,
+        -32700,
+    ),
     (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":NaN}}', 7, -32700),
     (b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"0.1"}}', 7, -32602),
     (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":7}}', 7, -32602),
@@ -334,9 +400,13 @@ async def test_a_site_that_stops_answers_what_is_in_flight_then_ends_its_connect
         for host in hosts:
             await host.handshake()
             arguments = {"steps": 10, "pause": 0.1}
-            params = {"name": "slow__count", "arguments": arguments, "_meta": {"progressToken": "p"}}
+            params = {
+                "name": "slow__count",
+                "arguments": arguments,
+                "_meta": {"progressToken": "p"},
+            }
             await host.tell(id=1, method="tools/call", params=params)
-            await until(lambda: [m for m in host.said if m.get("method") == "notifications/progress"])  # noqa: B023
+            await until(partial(progress_of, host))
         listening = {"notifications": {"toolsListChanged": True}, "_meta": envelope()}
         await modern.tell(id="l", method="subscriptions/listen", params=listening)
         await until(lambda: modern.said)
@@ -379,14 +449,18 @@ async def test_a_connection_that_lasts_has_a_row_and_ends_with_it(site, token, d
 async def test_what_is_posted_finds_its_stream_whichever_process_it_meets(site, stage, own, token):
     async with raw(site, token, "sse") as host, own.raw(token) as elsewhere:
         await host.handshake()
-        address = str((await host.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')).request.url)
+        address = str(
+            (await host.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')).request.url
+        )
         address = address.replace(site.address, own.address)
         call = {"name": "echo__echo", "arguments": {"n": 1}}
         for number in range(1, 4):
             message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
             assert (await elsewhere.post(address, json=message)).status_code == 202
         for number in range(1, 4):
-            assert (await host.answer(number))["result"]["structuredContent"]["arguments"] == {"n": 1}
+            assert (await host.answer(number))["result"]["structuredContent"]["arguments"] == {
+                "n": 1
+            }
         other = await outside(stage.agent, fresh("other"))
         await outside(own.wait_known, other)
         async with own.raw(other) as stranger:
@@ -410,9 +484,11 @@ async def test_a_door_that_is_switched_off_is_not_there(stage, token):
 
 async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(monkeypatch):
     live = ["hash"]
-    agent, current = SimpleNamespace(slug="local"), SimpleNamespace(endpoints={"default": None})
+    agent = SimpleNamespace(slug="local")
+    current = SimpleNamespace(endpoints={"default": None})
     engine = SimpleNamespace(
-        agent_of=lambda token: agent if token in live else None, live=SimpleNamespace(current=current)
+        agent_of=lambda token: agent if token in live else None,
+        live=SimpleNamespace(current=current),
     )
     engine.live.listeners = []
     monkeypatch.setattr(access, "LOOK_SECONDS", 0.01)
@@ -430,12 +506,17 @@ async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(
 
 
 async def test_a_host_that_vanishes_while_we_write_is_no_error():
-    """The web server reports it as an OSError, and logs a traceback if that leaves the application."""
+    """The web server reports it as an OSError, and logs a traceback if that leaves the
+    application."""
     engine = SimpleNamespace(agent_of=lambda _: None, live=SimpleNamespace(current=None))
     connections = lasting.Connections(access.Access(cast("Any", engine)), GatewayServer("quiet"))
     connections.still_welcome = lambda _: True  # type: ignore[method-assign]
     wrote = asyncio.Event()
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
     frames = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})]
 
     async def receive() -> Message:
@@ -459,7 +540,9 @@ async def test_a_host_that_vanishes_while_we_write_is_no_error():
     assert wrote.is_set()
 
 
-async def test_an_older_host_on_its_own_connection_has_a_session_of_its_own(stage, site, token, door):
+async def test_an_older_host_on_its_own_connection_has_a_session_of_its_own(
+    stage, site, token, door
+):
     server = await outside(stage.fake, "echo", listed("pid"), fresh("own"))
     server.shared_by = "session"
     await outside(server.save)
@@ -471,6 +554,8 @@ async def test_an_older_host_on_its_own_connection_has_a_session_of_its_own(stag
         for host in (one, two, one):
             if not host.said:
                 await host.handshake()
-            answer = await host.ask(len(pids) + 1, "tools/call", name=f"{server.slug}__pid", arguments={})
+            answer = await host.ask(
+                len(pids) + 1, "tools/call", name=f"{server.slug}__pid", arguments={}
+            )
             pids.append(answer["result"]["content"][0]["text"])
     assert pids[0] == pids[2] != pids[1]

@@ -1,4 +1,5 @@
-"""Log lines of servers: to the host that has the call, at the level it wants, without secrets, and no flood."""
+"""Log lines of servers: to the host that has the call, at the level it wants, without secrets, and
+no flood."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Heard:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_lines_of_a_call_reach_its_host_at_its_level(stage, site, launched, door, mode, era):
-    scene, heard = await outside(Scene, stage, era), Heard()
+    scene = await outside(Scene, stage, era)
+    heard = Heard()
     meta = {"meta": {LEVEL: "error"}} if mode == "auto" else {}
     async with connected(door, mode, scene, site, launched, logging_callback=heard) as host:
         assert host.server_capabilities.logging is not None
@@ -61,7 +63,8 @@ async def test_lines_of_a_call_reach_its_host_at_its_level(stage, site, launched
 
 
 async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(stage, site, launched):
-    scene, heard = await outside(Scene, stage, "legacy"), Heard()
+    scene = await outside(Scene, stage, "legacy")
+    heard = Heard()
     async with connected("http", "legacy", scene, site, launched, logging_callback=heard) as host:
         began = time.monotonic()
         await host.call_tool(f"{scene.slug}__flood", {})
@@ -72,8 +75,12 @@ async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(sta
         )  # a slow host is told besides what it missed
         tails = Connection.objects.filter(server=scene.server).values_list("log_tail", flat=True)
 
-        def seen() -> bool:  # not at once: it is told every two seconds, of a flood that goes on too
-            return any(max(numbers(tail), default=-1) >= newest and "arrived too fast)" in tail for tail in tails.all())
+        # not at once: it is told every two seconds, of a flood that goes on too
+        def seen() -> bool:
+            return any(
+                max(numbers(tail), default=-1) >= newest and "arrived too fast)" in tail
+                for tail in tails.all()
+            )
 
         await until(lambda: outside(seen))
 
@@ -84,16 +91,24 @@ def numbers(text: str) -> list[int]:
 
 
 async def test_nobody_hears_a_line_that_may_be_anothers(stage, site, launched):
-    """Calls of two hosts are out at one server, over one pipe; then the call of one, after that of the other has ended."""
-    scene, one, two = await outside(Scene, stage, "legacy"), Heard(), Heard()
+    """Calls of two hosts are out at one server, over one pipe; then the call of one, after that of
+    the other has ended."""
+    scene = await outside(Scene, stage, "legacy")
+    one = Heard()
+    two = Heard()
     async with contextlib.AsyncExitStack() as stack:
         first, second = [
-            await stack.enter_async_context(connected("http", "legacy", scene, site, launched, logging_callback=heard))
+            await stack.enter_async_context(
+                connected("http", "legacy", scene, site, launched, logging_callback=heard)
+            )
             for heard in (one, two)
         ]
         held = asyncio.ensure_future(first.call_tool(f"{scene.slug}__hold", {}))
-        await until(lambda: outside(lambda: stage.calls(server_slug=scene.slug, state="dispatched")))
+        await until(
+            lambda: outside(lambda: stage.calls(server_slug=scene.slug, state="dispatched"))
+        )
         await second.call_tool(f"{scene.slug}__log", {})
         assert not (await held).is_error
         await second.call_tool(f"{scene.slug}__log", {})
-    assert (len(one.lines), len(two.lines)) == (0, 0)  # the first call may still have something to say
+    # the first call may still have something to say
+    assert (len(one.lines), len(two.lines)) == (0, 0)

@@ -1,4 +1,5 @@
-"""Many sessions of hosts: 200 opened and dropped, and a web process killed with 50 open. Nothing leaks, and what is lost is said."""
+"""Many sessions of hosts: 200 opened and dropped, and a web process killed with 50 open. Nothing
+leaks, and what is lost is said."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ from tests.processes import runs
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
-HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "crowd", "version": "1"}}
+HELLO = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "crowd", "version": "1"},
+}
 
 
 @pytest.fixture
@@ -31,7 +36,8 @@ def slug(stage: Stage, site: Web) -> str:
     name = fresh("crowd")
     stage.endpoint(name)
     server = stage.fake("echo", listed("echo", "pid"), slug=name)
-    server.shared_by, server.max_sessions = "session", 100
+    server.shared_by = "session"
+    server.max_sessions = 100
     server = lifecycle.save_server(server=server, actor=ACTOR)
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     site.wait_known(stage.agent(name, server))
@@ -42,7 +48,9 @@ class Crowd:
     """Hosts of one agent at one web process."""
 
     def __init__(self, site: Web, http: httpx2.AsyncClient, slug: str) -> None:
-        self._url, self._http, self._slug = site.url(slug), http, slug
+        self._url = site.url(slug)
+        self._http = http
+        self._slug = slug
 
     async def open(self) -> str:
         """A session; its id."""
@@ -56,18 +64,28 @@ class Crowd:
 
     async def told(self, session: str) -> list[str]:
         """The id of that process, after a note if it is not the one that the session had."""
-        answer = await self.send(session, "POST", "tools/call", name=f"{self._slug}__pid", arguments={})
+        answer = await self.send(
+            session, "POST", "tools/call", name=f"{self._slug}__pid", arguments={}
+        )
         line = next(line for line in answer.text.splitlines() if "jsonrpc" in line)
-        return [part["text"] for part in json.loads(line.removeprefix("data: "))["result"]["content"]]
+        return [
+            part["text"] for part in json.loads(line.removeprefix("data: "))["result"]["content"]
+        ]
 
-    async def send(self, session: str, verb: str, method: str = "", **params: Any) -> httpx2.Response:
+    async def send(
+        self, session: str, verb: str, method: str = "", **params: Any
+    ) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params} if method else None
         headers = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
         return await self._http.request(verb, self._url, json=body, headers=headers)
 
     @contextlib.asynccontextmanager
     async def listening(self, session: str) -> Any:
-        headers = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25", "accept": "text/event-stream"}
+        headers = {
+            "mcp-session-id": session,
+            "mcp-protocol-version": "2025-11-25",
+            "accept": "text/event-stream",
+        }
         async with self._http.stream("GET", self._url, headers=headers) as stream:
             assert stream.status_code == 200
             yield stream
@@ -85,7 +103,8 @@ def rows(slug: str) -> int:
 
 @pytest.mark.exhaustive
 async def test_200_sessions_opened_and_dropped_leave_nothing(stage: Stage, slug: str):
-    """Half of them are ended by their hosts, the others idle until the clock ends them; some had a process of their own."""
+    """Half of them are ended by their hosts, the others idle until the clock ends them; some had a
+    process of their own."""
     with web(stage.env, processes=2) as site:
         await outside(site.wait_known, stage.tokens[slug])
         processes = [psutil.Process(each.pid) for each in site.processes]
@@ -122,7 +141,8 @@ def served_by(process: int) -> set[int]:
 
 
 def _has_no_more(process: psutil.Process, files: int) -> bool:
-    """But for connections to the database, which it keeps: less than one file for each connection of a session to a server."""
+    """But for connections to the database, which it keeps: less than one file for each connection
+    of a session to a server."""
     return process.num_fds() < files + 20
 
 
@@ -133,7 +153,10 @@ def owned(slug: str) -> int:
 
 def idle(slug: str) -> None:
     """As after half an hour without a word."""
-    then = HostSession.objects.filter(agent_slug=slug).latest("seen_at").seen_at + host_sessions.IDLE * 2
+    then = (
+        HostSession.objects.filter(agent_slug=slug).latest("seen_at").seen_at
+        + host_sessions.IDLE * 2
+    )
     # A minute later than need be: who was here just now may be noted only after this was read.
     host_sessions.sweep(then - host_sessions.IDLE + timedelta(minutes=1))
     assert rows(slug) == 0
@@ -141,10 +164,15 @@ def idle(slug: str) -> None:
 
 def left(slug: str) -> int:
     """Rows of it when everything has been forgotten."""
-    later = HostSession.objects.filter(agent_slug=slug).latest("ended_at").ended_at + timedelta(days=2)
+    later = HostSession.objects.filter(agent_slug=slug).latest("ended_at").ended_at + timedelta(
+        days=2
+    )
     host_streams.sweep(later)
     host_sessions.sweep(later)
-    found = (model.objects.filter(session__agent_slug=slug) for model in (HostMessage, HostStream, HostConnection))
+    found = (
+        model.objects.filter(session__agent_slug=slug)
+        for model in (HostMessage, HostStream, HostConnection)
+    )
     return sum(each.count() for each in found) + HostSession.objects.filter(agent_slug=slug).count()
 
 
@@ -152,7 +180,8 @@ def left(slug: str) -> int:
 async def test_a_web_process_that_is_killed_loses_none_of_50_sessions_and_leaves_no_process(
     stage: Stage, site: Web, slug: str
 ):
-    """Two processes serve them. The sessions whose connection the killed one had go on with a new one, and are told that its state is new."""
+    """Two processes serve them. The sessions whose connection the killed one had go on with a new
+    one, and are told that its state is new."""
     with web(stage.env, processes=2) as doomed:
         await outside(doomed.wait_known, stage.tokens[slug])
         async with contextlib.AsyncExitStack() as stack:
@@ -160,14 +189,20 @@ async def test_a_web_process_that_is_killed_loses_none_of_50_sessions_and_leaves
             sessions = [await hosts.open() for _ in range(50)]
             own = await asyncio.gather(*(hosts.pid(session) for session in sessions))
             assert len({*own}) == 50
-            dead, other = sorted(doomed.processes, key=lambda each: own[0] not in served_by(each.pid))
+            dead, other = sorted(
+                doomed.processes, key=lambda each: own[0] not in served_by(each.pid)
+            )
             killed = served_by(dead.pid)
-            streams = [await stack.enter_async_context(hosts.listening(session)) for session in sessions[5:15]]
+            streams = [
+                await stack.enter_async_context(hosts.listening(session))
+                for session in sessions[5:15]
+            ]
             out = asyncio.ensure_future(hosts.pid(sessions[0]))
             await asyncio.wait({out})
             dead.kill()
             await until(lambda: dead.poll() is not None)
-            async with crowd(doomed, stage, slug) as others:  # their connections do not end at the killed process
+            # their connections do not end at the killed process
+            async with crowd(doomed, stage, slug) as others:
                 after = {session: await others.told(session) for session in sessions}
                 again = {session: await others.told(session) for session in sessions}
             other.kill()
@@ -184,7 +219,8 @@ async def test_a_web_process_that_is_killed_loses_none_of_50_sessions_and_leaves
     async with crowd(site, stage, slug) as elsewhere:
         for session in sessions:
             assert (await elsewhere.send(session, "POST", "ping")).status_code == 200
-        assert await elsewhere.pid(sessions[0]) not in own  # another process, which remembers nothing
+        # another process, which remembers nothing
+        assert await elsewhere.pid(sessions[0]) not in own
         async with elsewhere.listening(sessions[5]):
             pass
         for session in sessions:

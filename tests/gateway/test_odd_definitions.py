@@ -1,4 +1,5 @@
-"""One server lists what no host could accept. Hosts get every healthy definition, and each odd one as they can accept it."""
+"""One server lists what no host could accept. Hosts get every healthy definition, and each odd one
+as they can accept it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ from mcpregistry.domain.kinds import KINDS
 from mcpregistry.models import Agent, Endpoint, Server
 from tests.fakes.odd_definitions import LISTS, ODD, SCHEMAS
 from tests.fakes.offers import learn_and_approve
-from tests.fakes.stage import ACTOR, MODERN, Stage, envelope, folder, fresh, listed, outside, raw_host
+from tests.fakes.stage import (
+    ACTOR,
+    MODERN,
+    Stage,
+    envelope,
+    folder,
+    fresh,
+    listed,
+    outside,
+    raw_host,
+)
 from tests.fakes.targets import SERVERS
 
 pytestmark = pytest.mark.one_database
@@ -28,7 +39,8 @@ class Floor:
     """A healthy server beside an odd one, on one endpoint, for one agent."""
 
     def __init__(self, stage: Stage) -> None:
-        self._stage, self.slug = stage, fresh("odd")
+        self._stage = stage
+        self.slug = fresh("odd")
         stage.endpoint(self.slug)
         self.healthy = stage.fake("echo", listed("echo", "pid"), slug=f"{self.slug}-good")
         listing = {"FAKE_LISTED": json.dumps(ODD["tool"])}
@@ -44,7 +56,9 @@ class Floor:
         return found
 
     def runmcp(self) -> Any:
-        return self._stage.runmcp("--agent", self.slug, "--endpoint", self.slug, "--cwd", str(folder()))
+        return self._stage.runmcp(
+            "--agent", self.slug, "--endpoint", self.slug, "--cwd", str(folder())
+        )
 
     def good(self) -> set[str]:
         return {f"{self.slug}-good__echo", f"{self.slug}-good__pid"}
@@ -78,15 +92,25 @@ def test_lists_with_every_odd_definition_fit_the_models_of_the_sdk(corpus: Floor
     check_lists(catalogue)
     for kind, items in ODD.items():
         own = [
-            entry for entry in catalogue.of_kind(kind).entries.values() if entry.offer.server.slug == corpus.odd.slug
+            entry
+            for entry in catalogue.of_kind(kind).entries.values()
+            if entry.offer.server.slug == corpus.odd.slug
         ]
-        assert {entry.offer.tool.name for entry in own} == {item[KINDS[kind].identity] for item in items}
+        assert {entry.offer.tool.name for entry in own} == {
+            item[KINDS[kind].identity] for item in items
+        }
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(lists=LISTS)
-def test_arbitrary_definitions_cost_a_healthy_server_no_tool(floor: Floor, lists: dict[str, list[Any]]):
+def test_arbitrary_definitions_cost_a_healthy_server_no_tool(
+    floor: Floor, lists: dict[str, list[Any]]
+):
     learn_and_approve(floor.odd, lists, actor=ACTOR)
     catalogue = floor.catalogue()
     check_lists(catalogue)
@@ -97,18 +121,24 @@ def test_older_hosts_get_an_object_for_each_boolean_schema(corpus: Floor):
     shown: dict[bool, Any] = {}
     for legacy in (True, False):
         listings, _ = corpus.catalogue().page(None, legacy=legacy)
-        shown[legacy] = {each["name"]: each for each in listings}[f"{corpus.odd.slug}__boolean_schema"]
+        shown[legacy] = {each["name"]: each for each in listings}[
+            f"{corpus.odd.slug}__boolean_schema"
+        ]
     assert shown[True]["inputSchema"]["properties"] == {"a": {}, "b": {}}
     assert shown[False]["inputSchema"]["properties"] == {"a": True, "b": {}}
 
 
 @pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-async def test_host_over_http_lists_all_tools_and_calls_those_with_odd_schemas(corpus: Floor, site: Any, mode: str):
+async def test_host_over_http_lists_all_tools_and_calls_those_with_odd_schemas(
+    corpus: Floor, site: Any, mode: str
+):
     await outside(site.wait_known, corpus.token)
     async with site.client(corpus.token, mode, corpus.slug) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert corpus.good() | {f"{corpus.odd.slug}__{tool['name']}" for tool in ODD["tool"]} == names
+        assert (
+            corpus.good() | {f"{corpus.odd.slug}__{tool['name']}" for tool in ODD["tool"]} == names
+        )
         for name, (_, arguments) in SCHEMAS.items():
             result = await client.call_tool(f"{corpus.odd.slug}__{name}", arguments)
             assert not result.is_error, name
@@ -127,7 +157,9 @@ async def test_host_of_runmcp_lists_all_tools_and_calls_one(corpus: Floor, versi
         answer = await host.ask(1, "tools/list", **meta)
         validate_server_result("tools/list", version, answer["result"])
         names = {tool["name"] for tool in answer["result"]["tools"]}
-        assert corpus.good() | {f"{corpus.odd.slug}__{tool['name']}" for tool in ODD["tool"]} == names
+        assert (
+            corpus.good() | {f"{corpus.odd.slug}__{tool['name']}" for tool in ODD["tool"]} == names
+        )
         called = {"name": f"{corpus.odd.slug}__nested_id", "arguments": SCHEMAS["nested_id"][1]}
         answer = await host.ask(2, "tools/call", **called, **meta)
         assert answer["result"]["structuredContent"]["arguments"] == called["arguments"]

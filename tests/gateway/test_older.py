@@ -1,4 +1,5 @@
-"""Hosts of the older era (2025-11-25): the lanes answer as the SDK does, and any process serves any session."""
+"""Hosts of the older era (2025-11-25): the lanes answer as the SDK does, and any process serves any
+session."""
 
 from __future__ import annotations
 
@@ -31,11 +32,15 @@ async def slug(stage: Stage) -> str:
 
 def calling(session: str, tool: str, arguments: Any = ..., **meta: Any) -> Corpus:
     given = {} if arguments is ... else {"arguments": arguments}
-    return Corpus("tools/call", session=session, name=tool, **given, **({"_meta": meta} if meta else {}))
+    return Corpus(
+        "tools/call", session=session, name=tool, **given, **({"_meta": meta} if meta else {})
+    )
 
 
 async def both_ways(both: Doors, name: str, corpus: Corpus, content: bytes | None = None) -> Any:
-    return said(await both.same(name, "POST", content or corpus.request(), list(corpus.usual.items())))
+    return said(
+        await both.same(name, "POST", content or corpus.request(), list(corpus.usual.items()))
+    )
 
 
 async def recorded(slug: str) -> list[dict[str, Any]]:
@@ -51,14 +56,21 @@ async def test_every_odd_body_and_header_gets_the_same_answer_and_record_with_an
 ):
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened(version=version, elicitation={}, roots={"listChanged": True})
-        echo = calling(session, f"{slug}-e__echo", {"text": "grüß 漢字 \u2028", "big": 10**25, "none": None})
+        echo = calling(
+            session, f"{slug}-e__echo", {"text": "grüß 漢字 \u2028", "big": 10**25, "none": None}
+        )
         listing = Corpus("tools/list", session=session)
         bodies = echo.bodies() | {
-            **{f"arguments {v!r}": echo.params(arguments=v) for v in (None, [], "x", {}, ..., {"a": "\ud800"})},
+            **{
+                f"arguments {v!r}": echo.params(arguments=v)
+                for v in (None, [], "x", {}, ..., {"a": "\ud800"})
+            },
             **{f"name {v!r}": echo.params(name=v) for v in (None, "", 7, ..., "echo")},
             "a task is asked for": echo.params(task={"ttl": 5}),
             **{f"list: {name}": content for name, content in listing.bodies().items()},
-            **{f"list: cursor {v!r}": listing.params(cursor=v) for v in (None, "", 7, "x", "x.200")},
+            **{
+                f"list: cursor {v!r}": listing.params(cursor=v) for v in (None, "", 7, "x", "x.200")
+            },
             "list: no params": listing.request(params=...),
         }
         before = 0
@@ -96,15 +108,26 @@ async def test_every_kind_of_end_is_told_alike(stage, slug_of_all):  # noqa: F81
             "a mirrored argument": (f"{slug}-e__where", {"region": "north"}),
             "the server crashes": (f"{slug}-c__crash", {}),
         }
-        answers = {name: await both_ways(both, name, calling(session, *given)) for name, given in tools.items()}
+        answers = {
+            name: await both_ways(both, name, calling(session, *given))
+            for name, given in tools.items()
+        }
         steps = calling(session, f"{slug}-s__count", {"steps": 4}, progressToken="t")
         answers["progress"] = await both_ways(both, "progress", steps)
-        refused = calling(session, f"{slug}-s__count", {"steps": 3, "refuse": True}, progressToken=2)
-        answers["a refusal after progress"] = await both_ways(both, "a refusal after progress", refused)
+        refused = calling(
+            session, f"{slug}-s__count", {"steps": 3, "refuse": True}, progressToken=2
+        )
+        answers["a refusal after progress"] = await both_ways(
+            both, "a refusal after progress", refused
+        )
     assert both.differences == {}
-    assert [message.get("method") for message in answers["progress"][1]] == ["notifications/progress"] * 4 + [None]
+    assert [message.get("method") for message in answers["progress"][1]] == [
+        "notifications/progress"
+    ] * 4 + [None]
     assert answers["a refusal after progress"][1][-1]["result"]["isError"] is True
-    assert answers["the server crashes"][1][0]["result"]["structuredContent"]["state"] == State.UNKNOWN
+    assert (
+        answers["the server crashes"][1][0]["result"]["structuredContent"]["state"] == State.UNKNOWN
+    )
 
 
 @one_database
@@ -124,7 +147,10 @@ async def test_plain_calls_use_the_lane_and_it_needs_no_transport(stage, slug, m
         echo = calling(session, f"{slug}-e__echo", {"text": "x"}, progressToken=7)
         for each in (first, other):  # once with the start of the server, which may take a while
             await each.ask(True, "POST", echo.request(), list(echo.usual.items()))
-        answers = [await each.ask(True, "POST", echo.request(), list(echo.usual.items())) for each in (first, other)]
+        answers = [
+            await each.ask(True, "POST", echo.request(), list(echo.usual.items()))
+            for each in (first, other)
+        ]
         assert other.app._manager._server_instances == {}
     assert [(status, kind) for status, kind, _ in answers] == [(200, "application/json")] * 2
     assert served == ["raw"] * 4
@@ -134,7 +160,8 @@ async def test_plain_calls_use_the_lane_and_it_needs_no_transport(stage, slug, m
 
 
 async def test_a_session_is_served_by_any_process_and_ends_in_all(stage, slug):
-    """Also by the SDK's own way, by one that starts later, and after the one that opened it has gone."""
+    """Also by the SDK's own way, by one that starts later, and after the one that opened it has
+    gone."""
     token = stage.tokens[slug]
     async with doors(slug, token) as other:
         async with doors(slug, token) as first:
@@ -144,7 +171,10 @@ async def test_a_session_is_served_by_any_process_and_ends_in_all(stage, slug):
         async with doors(slug, token) as later:
             for each, lane in ((other, True), (other, False), (later, False), (later, True)):
                 status, answer = said(await each.ask(lane, "POST", echo.request(), usual))
-                assert (status, answer[0]["result"]["structuredContent"]["arguments"]) == (200, {"text": "x"})
+                assert (status, answer[0]["result"]["structuredContent"]["arguments"]) == (
+                    200,
+                    {"text": "x"},
+                )
             ended: list[str] = []
             later.app.sessions.ended.append(ended.append)
             assert (await other.ask(True, "DELETE", b"", usual))[0] == 200
@@ -161,7 +191,14 @@ class Stream:
     """A host's GET, or POST, that stays open: what comes on it, until it leaves."""
 
     def __init__(
-        self, both: Doors, method: str, corpus: Corpus, content: bytes = b"", *, query: str = "", **headers: str
+        self,
+        both: Doors,
+        method: str,
+        corpus: Corpus,
+        content: bytes = b"",
+        *,
+        query: str = "",
+        **headers: str,
     ) -> None:
         self.sent: list[dict[str, Any]] = []
         self.left = asyncio.Event()
@@ -186,7 +223,11 @@ class Stream:
     @property
     def over(self) -> bool:
         """Whether the answer has ended."""
-        return bool(self.sent) and self.sent[-1]["type"] == "http.response.body" and not self.sent[-1].get("more_body")
+        return (
+            bool(self.sent)
+            and self.sent[-1]["type"] == "http.response.body"
+            and not self.sent[-1].get("more_body")
+        )
 
     @property
     def status(self) -> int:
@@ -198,7 +239,11 @@ class Stream:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        found = [line.removeprefix("data: ") for line in self.body.split("\r\n") if line.startswith("data: {")]
+        found = [
+            line.removeprefix("data: ")
+            for line in self.body.split("\r\n")
+            if line.startswith("data: {")
+        ]
         return [json.loads(line) for line in found]
 
     async def leave(self) -> None:
@@ -217,17 +262,28 @@ async def test_a_stream_lives_where_it_was_opened_and_hears_of_changes(stage, sl
 
 
 async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, slug):
-    """Of the lane and of the SDK's way. The host's connection may be lost meanwhile; the call goes on until its word."""
+    """Of the lane and of the SDK's way. The host's connection may be lost meanwhile; the call goes
+    on until its word."""
     async with AsyncExitStack() as stack:
-        first, other = [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)]
+        first, other = [
+            await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)
+        ]
         session = await first.opened()
         slow = calling(session, f"{slug}-s__count", {"steps": 1, "pause": 100})
         for number, lane in enumerate((True, False)):
             first.app.lanes = first.lanes if lane else {}
             stream = Stream(first, "POST", slow, slow.request(id=f"slow-{number}"))
-            await until(lambda: first.app.engine.pool.states() and first.app.engine._in_flight._running)
-            note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": f"slow-{number}"}}
-            answer = await other.ask(True, "POST", json.dumps(note).encode(), list(slow.usual.items()))
+            await until(
+                lambda: first.app.engine.pool.states() and first.app.engine._in_flight._running
+            )
+            note = {
+                "jsonrpc": "2.0",
+                "method": "notifications/cancelled",
+                "params": {"requestId": f"slow-{number}"},
+            }
+            answer = await other.ask(
+                True, "POST", json.dumps(note).encode(), list(slow.usual.items())
+            )
             assert answer[0] == 202
             await asyncio.wait_for(stream.task, HANG_LIMIT)
             said_last = stream.messages[-1] if stream.messages else json.loads(stream.body)
@@ -249,7 +305,8 @@ async def test_a_lost_connection_does_not_cancel_a_call_of_the_older_era(stage, 
 
 
 async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[str, dict[str, Any]]:
-    """The host loses its connection, then reads on at ``path``: the id of the event, and the answer."""
+    """The host loses its connection, then reads on at ``path``: the id of the event, and the
+    answer."""
     await until(lambda: "id: " in stream.body)
     event_id = stream.body.split("id: ")[1].split("\r\n")[0]
     stream.left.set()
@@ -261,13 +318,18 @@ async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[s
 
 @pytest.mark.exhaustive(but=("False",))
 @pytest.mark.parametrize("lane", [True, False])
-async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_process(stage, slug, lane):
+async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_process(
+    stage, slug, lane
+):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         first.app.lanes = first.lanes if lane else {}
         slow = calling(await first.opened(), f"{slug}-s__count", {"steps": 1, "pause": 2})
-        event_id, answer = await answered_later(Stream(first, "POST", slow, slow.request(id="a")), other, slow)
+        event_id, answer = await answered_later(
+            Stream(first, "POST", slow, slow.request(id="a")), other, slow
+        )
         assert (answer["id"], answer["result"].get("isError", False)) == ("a", False)
-        strangers = [slow, calling(await first.opened(), f"{slug}-s__count")]  # of the session, and of another one
+        # of the session, and of another one
+        strangers = [slow, calling(await first.opened(), f"{slug}-s__count")]
         for corpus, known in zip(strangers, (True, False), strict=True):
             again = Stream(other, "GET", corpus, last_event_id=event_id)
             await until(lambda again=again: again.status == 200)
@@ -286,12 +348,23 @@ async def test_a_session_does_not_idle_while_a_plain_call_runs(stage, slug, tmp_
         first = Stream(at, "POST", slow, slow.request(id="slow"))
         await until(lambda: at.app.engine._in_flight._running)
         await at.app.sessions._write_down()
-        await outside(HostSession.objects.filter(pk=session).update, seen_at=reckoned_now() - host_sessions.IDLE)
+        await outside(
+            HostSession.objects.filter(pk=session).update,
+            seen_at=reckoned_now() - host_sessions.IDLE,
+        )
         at.app.sessions.here(session).used -= host_sessions.IDLE.total_seconds()
         await at.app.sessions._write_down()
-        assert (await outside(HostSession.objects.get, pk=session)).seen_at > reckoned_now() - host_sessions.IDLE / 2
-        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "slow"}}
-        assert (await at.ask(True, "POST", json.dumps(note).encode(), list(slow.usual.items())))[0] == 202
+        assert (
+            await outside(HostSession.objects.get, pk=session)
+        ).seen_at > reckoned_now() - host_sessions.IDLE / 2
+        note = {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": "slow"},
+        }
+        assert (await at.ask(True, "POST", json.dumps(note).encode(), list(slow.usual.items())))[
+            0
+        ] == 202
         await asyncio.wait_for(first.task, HANG_LIMIT)
         assert "Request cancelled" in first.body
 
@@ -300,7 +373,9 @@ async def test_what_is_not_known_is_no_error_but_a_stream(stage, slug):
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened()
         for event_id in ("1", "", "\xff", "x" * 5_000, "0" * 32 + ".7"):
-            stream = Stream(both, "GET", Corpus("tools/list", session=session), last_event_id=event_id)
+            stream = Stream(
+                both, "GET", Corpus("tools/list", session=session), last_event_id=event_id
+            )
             await until(lambda stream=stream: stream.status)
             assert stream.status == 200
             await stream.leave()
@@ -316,13 +391,21 @@ async def test_the_answer_of_a_process_that_died_is_in_the_record_of_the_call(st
         echo = calling(session, f"{slug}-e__echo", {"text": "kept"})
         await both.ask(True, "POST", echo.request(), list(echo.usual.items()))
         call = (await outside(lambda: list(Invocation.objects.filter(agent_slug=slug))))[0]
-        ended, lost = await outside(kept, call.pk), await outside(kept, "")
-        await outside(HostStream.objects.filter(pk=lost).update, asked_at=call.received_at - timedelta(hours=1))
+        ended = await outside(kept, call.pk)
+        lost = await outside(kept, "")
+        await outside(
+            HostStream.objects.filter(pk=lost).update,
+            asked_at=call.received_at - timedelta(hours=1),
+        )
         found = [Stream(both, "GET", echo, last_event_id=f"{each}.0") for each in (ended, lost)]
         for each in found:
             await asyncio.wait_for(each.task, HANG_LIMIT)
-    result, unknown = found[0].messages[-1], found[1].messages[-1]
-    assert (result["id"], result["result"]["structuredContent"]["arguments"]) == (7, {"text": "kept"})
+    result = found[0].messages[-1]
+    unknown = found[1].messages[-1]
+    assert (result["id"], result["result"]["structuredContent"]["arguments"]) == (
+        7,
+        {"text": "kept"},
+    )
     assert (unknown["id"], "not stored" in unknown["error"]["message"]) == (7, True)
 
 
@@ -332,10 +415,16 @@ async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug,
         sessions = [await both.opened() for _ in range(3)]
         lists = [Corpus("tools/list", session=session) for session in sessions]
         await until(lambda: both.app.sessions.here(sessions[0]) is None)
-        found = [(await both.ask(True, "POST", each.request(), list(each.usual.items())))[0] for each in lists]
+        found = [
+            (await both.ask(True, "POST", each.request(), list(each.usual.items())))[0]
+            for each in lists
+        ]
     assert found == [404, 200, 200]
-    kept = await outside(lambda: [HostSession.objects.get(pk=session).client for session in sessions])
-    assert [bool(client) for client in kept] == [False, True, True]  # what a host says of itself may be long
+    kept = await outside(
+        lambda: [HostSession.objects.get(pk=session).client for session in sessions]
+    )
+    # what a host says of itself may be long
+    assert [bool(client) for client in kept] == [False, True, True]
 
 
 async def test_what_idles_ends_and_is_forgotten(stage, slug):
@@ -347,11 +436,14 @@ async def test_what_idles_ends_and_is_forgotten(stage, slug):
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened()
         assert await outside(sweep, 0.5) == 0
-        await outside(host_sessions.send, session, "{}")  # which is no message: nobody stumbles over it
+        # which is no message: nobody stumbles over it
+        await outside(host_sessions.send, session, "{}")
         assert await outside(sweep, 2) == 1
         listing = Corpus("tools/list", session=session)
         await until(lambda: both.app.sessions.here(session) is None)
-        assert (await both.ask(True, "POST", listing.request(), list(listing.usual.items())))[0] == 404
+        assert (await both.ask(True, "POST", listing.request(), list(listing.usual.items())))[
+            0
+        ] == 404
     await outside(sweep, 4)
     assert await outside(lambda: HostSession.objects.count() + HostMessage.objects.count()) == 0
 
@@ -370,7 +462,8 @@ async def test_without_a_database_nothing_is_lost_and_no_answer_is_a_500(stage, 
         monkeypatch.setattr(host_streams, "named", away)
         assert (await both.ask(True, "DELETE", b"", usual))[0] == 503
         assert (await both.ask(True, "GET", b"", [*usual, ("last-event-id", "x.1")]))[0] == 503
-        assert (await both.ask(True, "POST", echo.request(), usual))[0] == 200  # it was looked up before
+        # it was looked up before
+        assert (await both.ask(True, "POST", echo.request(), usual))[0] == 200
         both.app.sessions._known.clear()
         assert (await both.ask(True, "POST", echo.request(), usual))[0] == 503
         monkeypatch.undo()
@@ -379,9 +472,12 @@ async def test_without_a_database_nothing_is_lost_and_no_answer_is_a_500(stage, 
 
 @pytest.mark.attack
 @one_database
-@pytest.mark.parametrize("lanes", [(True, True), (True, False), (False, False)], ids=["lane", "both", "sdk"])
+@pytest.mark.parametrize(
+    "lanes", [(True, True), (True, False), (False, False)], ids=["lane", "both", "sdk"]
+)
 async def test_an_id_that_is_in_use_is_refused_in_whichever_form(stage, slug, tmp_path, lanes):
-    """The SDK takes 7 and "7" for one id, so the second request would take the answer of the first one."""
+    """The SDK takes 7 and "7" for one id, so the second request would take the answer of the first
+    one."""
     async with doors(slug, stage.tokens[slug]) as at:
         session = await at.opened()
         signal = tmp_path / "signal"
@@ -408,12 +504,20 @@ async def test_a_handshake_that_failed_leaves_no_session(stage, slug, monkeypatc
         raise DatabaseError
 
     client = {"name": "x" * 70_000 if wrong == "too long" else "raw", "version": "1"}
-    params = {} if wrong == "params" else {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
-    body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).encode()
+    params = (
+        {}
+        if wrong == "params"
+        else {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    )
+    body = json.dumps(
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+    ).encode()
     async with doors(slug, stage.tokens[slug]) as at:
         if wrong == "no database":
             monkeypatch.setattr(host_sessions, "begin", away)
-        answer = said(await at.ask(True, "POST", body, list(Corpus("initialize").usual.items())[:2]))
+        answer = said(
+            await at.ask(True, "POST", body, list(Corpus("initialize").usual.items())[:2])
+        )
         assert answer[1][0]["error"]["code"] in (-32602, -32603)
         await until(lambda: not at.app._manager._server_instances)
         await until(lambda: not at.app._manager._connections)

@@ -1,4 +1,5 @@
-"""What a host sends to another process than the one that it concerns is passed on within bounds, and kept no longer than needed."""
+"""What a host sends to another process than the one that it concerns is passed on within bounds,
+and kept no longer than needed."""
 
 from __future__ import annotations
 
@@ -44,34 +45,55 @@ async def test_answers_to_questions_that_nobody_asked_are_not_kept(stage, slug):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
         foreign = question_ids.make("another session", 1)
-        for request_id in (1, -1, "x", 2**60, foreign, str(foreign), 1.5, question_ids.make(session, 1) + 1):
+        for request_id in (
+            1,
+            -1,
+            "x",
+            2**60,
+            foreign,
+            str(foreign),
+            1.5,
+            question_ids.make(session, 1) + 1,
+        ):
             for at in (first, other):
-                assert await post(at, session, {"id": request_id, "result": {"text": "x" * 60_000}}) in (202, 400)
+                assert await post(
+                    at, session, {"id": request_id, "result": {"text": "x" * 60_000}}
+                ) in (202, 400)
         assert await outside(kept, session) == []
 
 
 async def test_an_answer_reaches_its_question_once_and_is_not_kept(stage, slug):
     async with AsyncExitStack() as stack:
-        first, other = [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)]
+        first, other = [
+            await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)
+        ]
         session = await first.opened(roots={})
         stream = Stream(first, "GET", calling(session, f"{slug}-e__echo"))
         await until(lambda: stream.status == 200)
         connection = first.app._manager._connections[session]
-        asking = [asyncio.ensure_future(connection.send_raw_request("roots/list", {})) for _ in range(2)]
+        asking = [
+            asyncio.ensure_future(connection.send_raw_request("roots/list", {})) for _ in range(2)
+        ]
         await until(lambda: len(stream.messages) == 2)
         asked = [message["id"] for message in stream.messages]
         assert max(asked) < 2**53
         for request_id in asked:
             for _ in range(3):
-                assert await post(other, session, {"id": request_id, "result": {"roots": []}}) == 202
+                assert (
+                    await post(other, session, {"id": request_id, "result": {"roots": []}}) == 202
+                )
         assert await asyncio.gather(*asking) == [{"roots": []}] * 2
         await until(lambda: no_more_kept(session))
         await stream.leave()
 
 
-async def test_a_cancellation_that_was_taken_is_not_kept_and_holds_nothing_but_the_id(stage, slug, tmp_path):
+async def test_a_cancellation_that_was_taken_is_not_kept_and_holds_nothing_but_the_id(
+    stage, slug, tmp_path
+):
     async with AsyncExitStack() as stack:
-        first, other = [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)]
+        first, other = [
+            await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(2)
+        ]
         session = await first.opened()
         slow = calling(session, f"{slug}-s__count", {"until": str(tmp_path / "never")})
         for number, lane in enumerate((True, False)):
@@ -79,24 +101,39 @@ async def test_a_cancellation_that_was_taken_is_not_kept_and_holds_nothing_but_t
             stream = Stream(first, "POST", slow, slow.request(id=f"slow-{number}"))
             await until(lambda: first.app.engine._in_flight._running)
             params = {"requestId": f"slow-{number}", "reason": "x" * 50_000}
-            assert await post(other, session, {"method": "notifications/cancelled", "params": params}) == 202
+            assert (
+                await post(other, session, {"method": "notifications/cancelled", "params": params})
+                == 202
+            )
             await asyncio.wait_for(stream.task, 30)
             await until(lambda: no_more_kept(session))
         for params in ({"requestId": [1]}, {}):
-            assert await post(other, session, {"method": "notifications/cancelled", "params": params}) == 202
+            assert (
+                await post(other, session, {"method": "notifications/cancelled", "params": params})
+                == 202
+            )
         assert await outside(kept, session) == []
         await post(
-            other, session, {"method": "notifications/cancelled", "params": {"requestId": "gone", "reason": "x" * 9}}
+            other,
+            session,
+            {
+                "method": "notifications/cancelled",
+                "params": {"requestId": "gone", "reason": "x" * 9},
+            },
         )
         assert max(await outside(kept, session)) < 300
 
 
 async def cancel(at: Doors, session: str, request: int | str) -> int:
-    return await post(at, session, {"method": "notifications/cancelled", "params": {"requestId": request}})
+    return await post(
+        at, session, {"method": "notifications/cancelled", "params": {"requestId": request}}
+    )
 
 
 @pytest.mark.attack
-async def test_cancellation_is_passed_on_however_many_unknown_requests_were_cancelled(stage, slug, tmp_path):
+async def test_cancellation_is_passed_on_however_many_unknown_requests_were_cancelled(
+    stage, slug, tmp_path
+):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
         slow = calling(session, f"{slug}-s__count", {"until": str(tmp_path / "never")})
@@ -114,7 +151,9 @@ async def test_cancellation_is_passed_on_however_many_unknown_requests_were_canc
         await until(all_cancelled)
 
 
-async def test_cancellations_that_no_process_took_are_kept_once_and_for_a_short_time(stage, slug, monkeypatch):
+async def test_cancellations_that_no_process_took_are_kept_once_and_for_a_short_time(
+    stage, slug, monkeypatch
+):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
         for request in (1, 1, 2, 3):
@@ -126,7 +165,9 @@ async def test_cancellations_that_no_process_took_are_kept_once_and_for_a_short_
         assert len(await outside(kept, session)) == 1
 
 
-async def test_cancellation_that_could_not_be_passed_on_is_refused_and_can_be_sent_again(stage, slug, monkeypatch):
+async def test_cancellation_that_could_not_be_passed_on_is_refused_and_can_be_sent_again(
+    stage, slug, monkeypatch
+):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
         with monkeypatch.context() as patched:
@@ -140,7 +181,8 @@ async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug
     await outside(Agent.objects.filter(slug=slug).update, calls_per_minute=3)
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
-        for number in range(5):  # the last ones are still passed on: a call must be stopped however many were made
+        # the last ones are still passed on: a call must be stopped however many were made
+        for number in range(5):
             message = {
                 "method": "notifications/cancelled",
                 "params": {"requestId": 100 + number},
@@ -153,7 +195,9 @@ async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug
 
 
 @pytest.mark.attack
-async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_not_kept(stage, slug):
+async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_not_kept(
+    stage, slug
+):
     await outside(Agent.objects.filter(slug=slug).update, calls_per_minute=3)
     token = stage.tokens[slug]
     async with doors(slug, token) as first, doors(slug, token) as other:
@@ -165,7 +209,9 @@ async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_n
         statuses = []
         for number in range(5):
             ping = Corpus("ping")
-            sent = Stream(other, "POST", ping, ping.request(id=number), query=f"session_id={session}")
+            sent = Stream(
+                other, "POST", ping, ping.request(id=number), query=f"session_id={session}"
+            )
             await asyncio.wait_for(sent.task, 30)
             statuses.append(sent.status)
         assert statuses == [202, 202, 202, 429, 429]
@@ -174,7 +220,9 @@ async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_n
 
 
 def test_a_word_of_a_changed_row_is_kept_once(live_db, slug):
-    host_sessions.begin(session_id=slug, agent=slug, endpoint=slug, version="2025-11-25", client="{}")
+    host_sessions.begin(
+        session_id=slug, agent=slug, endpoint=slug, version="2025-11-25", client="{}"
+    )
     for number in range(50):
         host_sessions.set_log_level(slug, ("alert", "debug")[number % 2])
     assert kept(slug) == [0]

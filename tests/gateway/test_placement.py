@@ -1,4 +1,5 @@
-"""Several web processes: one connection for each agent or session, whichever process takes the request."""
+"""Several web processes: one connection for each agent or session, whichever process takes the
+request."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.waiting import HANG_LIMIT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 CALLS = 24
-SEVERAL = {"SLIPSNISSE_PEER_ADDRESS": "127.0.0.1"}  # as if each process were on a machine of its own
+# as if each process were on a machine of its own
+SEVERAL = {"SLIPSNISSE_PEER_ADDRESS": "127.0.0.1"}
 
 
 class Host:
@@ -29,19 +31,31 @@ class Host:
     def __init__(self, site: Web, endpoint: str, token: str) -> None:
         self._url = site.url(endpoint)
         self._headers = {
-            "authorization": f"Bearer {token}", "accept": "application/json, text/event-stream",
-            "content-type": "application/json", "connection": "close",
-        }  # fmt: skip
+            "authorization": f"Bearer {token}",
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+            "connection": "close",
+        }
 
     async def handshake(self) -> None:
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
         answer = await self._send({"id": 1, "method": "initialize", "params": params})
-        self._headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        self._headers |= {
+            "mcp-session-id": answer.headers["mcp-session-id"],
+            "mcp-protocol-version": "2025-11-25",
+        }
         await self._send({"method": "notifications/initialized"})
 
     async def call(self, tool: str) -> list[str]:
-        answer = await self._send({"id": 2, "method": "tools/call", "params": {"name": tool, "arguments": {}}})
-        answered = answer.text.rpartition("\ndata: ")[2]  # a stream, if it took longer than a second
+        answer = await self._send(
+            {"id": 2, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
+        )
+        # a stream, if it took longer than a second
+        answered = answer.text.rpartition("\ndata: ")[2]
         return [part["text"] for part in json.loads(answered)["result"]["content"]]
 
     async def _send(self, message: dict[str, Any]) -> httpx2.Response:
@@ -57,7 +71,10 @@ def processes_of_calls(server: str) -> set[str]:
 def owner_of(server: str) -> int:
     """The web process that has started this process of a server."""
     parents = [each.pid for each in psutil.Process(int(server)).parents()]
-    owners = {int(process.rpartition(":")[2]) for process in SessionOwner.objects.values_list("process", flat=True)}
+    owners = {
+        int(process.rpartition(":")[2])
+        for process in SessionOwner.objects.values_list("process", flat=True)
+    }
     return next(pid for pid in parents if pid in owners)
 
 
@@ -72,7 +89,9 @@ async def test_a_session_has_one_connection_over_two_processes_and_survives_its_
             await each.handshake()
         told = [await host.call(f"{slug}-session__pid") for _ in range(CALLS)]
         others = [await other.call(f"{slug}-session__pid") for _ in range(CALLS)]
-        by_agent = [await each.call(f"{slug}-agent__pid") for each in (host, other) for _ in range(CALLS)]
+        by_agent = [
+            await each.call(f"{slug}-agent__pid") for each in (host, other) for _ in range(CALLS)
+        ]
         assert len(await outside(processes_of_calls, slug)) == 2
         assert [len({pid for (pid,) in each}) for each in (told, others, by_agent)] == [1, 1, 1]
         assert told[0] != others[0]
@@ -109,7 +128,7 @@ async def test_the_answer_to_a_question_finds_the_process_that_has_the_call(
             told = [await host.call(f"{slug}__ask", {}) for _ in range(10)]
     assert len(host.asked) == 10
     assert all("accept" in each["content"][0]["text"] for each in told), told
-    assert await outside(lambda: {*Invocation.objects.filter(server_slug=slug).values_list("state", flat=True)}) == {
-        "succeeded"
-    }
+    assert await outside(
+        lambda: {*Invocation.objects.filter(server_slug=slug).values_list("state", flat=True)}
+    ) == {"succeeded"}
     assert len(await outside(processes_of_calls, slug)) == 2

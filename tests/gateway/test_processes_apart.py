@@ -1,4 +1,5 @@
-"""Several web processes that share sessions: what a server says outside of calls reaches the process that has the host's stream."""
+"""Several web processes that share sessions: what a server says outside of calls reaches the
+process that has the host's stream."""
 
 from __future__ import annotations
 
@@ -29,16 +30,24 @@ ROUNDS = 6
 def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Doors take each other for processes of their own."""
     numbers = itertools.count(1)
-    monkeypatch.setattr("mcpregistry.calls.engine.process_name", lambda kind: f"{kind}@box:{2**22 + next(numbers)}")
-    monkeypatch.setattr("mcpregistry.calls.engine.peer_place", lambda: tmp_path / f"{next(numbers)}.sock")
-    monkeypatch.setattr("mcpregistry.calls.engine.peer_marker", lambda: tmp_path / f"site-{next(numbers)}.peer")
+    monkeypatch.setattr(
+        "mcpregistry.calls.engine.process_name", lambda kind: f"{kind}@box:{2**22 + next(numbers)}"
+    )
+    monkeypatch.setattr(
+        "mcpregistry.calls.engine.peer_place", lambda: tmp_path / f"{next(numbers)}.sock"
+    )
+    monkeypatch.setattr(
+        "mcpregistry.calls.engine.peer_marker", lambda: tmp_path / f"site-{next(numbers)}.peer"
+    )
     monkeypatch.setattr("mcpregistry.downstream.peers.neighbours.is_alive", lambda pid: True)
 
 
 @asynccontextmanager
 async def running(stage: Stage, slug: str, count: int) -> AsyncIterator[list[Doors]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(count)]
+        yield [
+            await stack.enter_async_context(doors(slug, stage.tokens[slug])) for _ in range(count)
+        ]
 
 
 def by_session(slug: str) -> None:
@@ -55,7 +64,9 @@ async def listening(at: Doors, session: str) -> Stream:
 
 
 @pytest.mark.exhaustive
-async def test_a_log_line_outside_of_calls_reaches_the_stream_at_a_third_process(stage: Stage) -> None:
+async def test_a_log_line_outside_of_calls_reaches_the_stream_at_a_third_process(
+    stage: Stage,
+) -> None:
     slug = await outside(beside, stage)
     await outside(by_session, slug)
     async with running(stage, slug, 3) as (owner, caller, third):
@@ -63,7 +74,9 @@ async def test_a_log_line_outside_of_calls_reaches_the_stream_at_a_third_process
         stream = await listening(third, session)
         for at, line in ((owner, ""), (caller, "late")):
             arguments = {"line": line}
-            assert (await told(at, session, "tools/call", name=f"{slug}__later", arguments=arguments))[0] == 200
+            assert (
+                await told(at, session, "tools/call", name=f"{slug}__later", arguments=arguments)
+            )[0] == 200
         assert [owned(each) for each in (owner, caller, third)] == [1, 0, 0]
         await until(lambda: lines(stream) == ["late"])
         await stream.leave()
@@ -76,12 +89,18 @@ def owned(at: Doors) -> int:
 
 
 def lines(stream: Stream) -> list[str]:
-    return [each["params"]["data"] for each in stream.messages if each.get("method") == "notifications/message"]
+    return [
+        each["params"]["data"]
+        for each in stream.messages
+        if each.get("method") == "notifications/message"
+    ]
 
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("shared_by", ["session", "everybody"])
-async def test_changes_by_every_process_reach_the_stream_at_one_of_them(stage: Stage, shared_by: str) -> None:
+async def test_changes_by_every_process_reach_the_stream_at_one_of_them(
+    stage: Stage, shared_by: str
+) -> None:
     scene = await outside(Scene, stage, "legacy")
     if shared_by == "session":
         await outside(by_session, scene.slug)
@@ -89,10 +108,14 @@ async def test_changes_by_every_process_reach_the_stream_at_one_of_them(stage: S
         session = await processes[0].opened()
         stream = await listening(processes[1], session)
         assert (await told(processes[2], session, "resources/subscribe", uri=GUIDE))[0] == 200
-        await until(lambda: updates(stream))  # it may have changed before the stream's process listened
+        # it may have changed before the stream's process listened
+        await until(lambda: updates(stream))
         for number in range(ROUNDS):
-            before, at = len(updates(stream)), processes[number % 3]
-            await told(at, session, "tools/call", name=f"{scene.slug}__touch", arguments={"uri": GUIDE})
+            before = len(updates(stream))
+            at = processes[number % 3]
+            await told(
+                at, session, "tools/call", name=f"{scene.slug}__touch", arguments={"uri": GUIDE}
+            )
             await until(lambda before=before: len(updates(stream)) > before)
         assert (await told(processes[0], session, "resources/unsubscribe", uri=GUIDE))[0] == 200
         for at in processes:
@@ -106,7 +129,8 @@ async def test_requests_at_the_same_time_are_served_by_a_process_that_does_not_k
     scene = await outside(Scene, stage, "legacy")
     async with running(stage, scene.slug, 2) as (first, other):
         session = await first.opened()
-        corpus, manager = Corpus("tools/list", session=session), other.app._manager
+        corpus = Corpus("tools/list", session=session)
+        manager = other.app._manager
         serve = manager._serve
 
         async def serve_late(*arguments: Any, **options: Any) -> None:
@@ -116,7 +140,9 @@ async def test_requests_at_the_same_time_are_served_by_a_process_that_does_not_k
         monkeypatch.setattr(manager, "_serve", serve_late)
         requests = (corpus.request(id=number) for number in range(1, 9))
         usual = list(corpus.usual.items())
-        answers = await asyncio.gather(*(other.ask(False, "POST", request, usual) for request in requests))
+        answers = await asyncio.gather(
+            *(other.ask(False, "POST", request, usual) for request in requests)
+        )
     assert [status for status, *_ in answers] == [200] * 8
 
 

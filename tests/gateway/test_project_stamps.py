@@ -28,7 +28,8 @@ def test_file_that_moves_to_another_name_is_noticed(file: Path) -> None:
 
 def test_content_with_the_former_time_is_noticed(file: Path) -> None:
     follower = ProjectFollower(file.parent, "")
-    before, facts = follower._read_stamps(), file.stat()
+    before = follower._read_stamps()
+    facts = file.stat()
     file.write_text("[]")
     os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert file.stat().st_mtime_ns == facts.st_mtime_ns

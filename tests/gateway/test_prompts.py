@@ -1,4 +1,5 @@
-"""Prompts of servers, through both doors and to and from both eras: listed, got, recorded and refused as tools are."""
+"""Prompts of servers, through both doors and to and from both eras: listed, got, recorded and
+refused as tools are."""
 
 from __future__ import annotations
 
@@ -37,15 +38,21 @@ def site(stage: Stage) -> Iterator[Web]:
 
 
 class Scene:
-    """An agent that is granted everything of a server with two tools and two prompts; one of these is approved."""
+    """An agent that is granted everything of a server with two tools and two prompts; one of these
+    is approved."""
 
     def __init__(self, stage: Stage, era: str = "both", *, kind: str = "") -> None:
-        self.stage, self.slug = stage, fresh("p")
+        self.stage = stage
+        self.slug = fresh("p")
         self.endpoint = stage.endpoint(self.slug)
         self.server = stage.real(
-            self.slug, "review", "change", command=[sys.executable, "-S", str(SERVERS / "prompts.py")],
-            env={"FAKE_ERA": era, "API_KEY": SECRET}, connect_timeout=HANG_LIMIT,
-        )  # fmt: skip
+            self.slug,
+            "review",
+            "change",
+            command=[sys.executable, "-S", str(SERVERS / "prompts.py")],
+            env={"FAKE_ERA": era, "API_KEY": SECRET},
+            connect_timeout=HANG_LIMIT,
+        )
         self.token = stage.agent(self.slug)
         self.agent = Agent.objects.get(slug=self.slug)
         grants.save_grant(grant=Grant(agent=self.agent, server=self.server, kind=kind), actor=ACTOR)
@@ -55,7 +62,9 @@ class Scene:
         return f"{self.slug}__review"
 
     def rule(self, outcome: str, condition: str = 'tool.kind == "prompt"') -> PolicyRule:
-        rule = PolicyRule(name=fresh("rule"), server=self.server, outcome=outcome, condition=condition)
+        rule = PolicyRule(
+            name=fresh("rule"), server=self.server, outcome=outcome, condition=condition
+        )
         return rules.save_rule(rule=rule, actor=ACTOR, unanswered=True)
 
     def calls(self) -> list[tuple[str, str, str]]:
@@ -69,11 +78,16 @@ async def connected(
 ) -> AsyncIterator[Client]:
     async with contextlib.AsyncExitStack() as stack:
         if door == "http":
-            await outside(lambda: site.wait_known(scene.stage.agent(fresh("marker"))))  # it has seen all before that
-            yield await stack.enter_async_context(site.client(scene.token, mode, scene.slug, **options))
+            # it has seen all before that
+            await outside(lambda: site.wait_known(scene.stage.agent(fresh("marker"))))
+            yield await stack.enter_async_context(
+                site.client(scene.token, mode, scene.slug, **options)
+            )
             return
         log = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-        parameters = launched.parameters("manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug)
+        parameters = launched.parameters(
+            "manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug
+        )
         transport = stdio_client(parameters, errlog=log)
         yield await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
 
@@ -86,13 +100,18 @@ def said(result: t.GetPromptResult) -> list[str]:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
-async def test_an_approved_prompt_is_listed_got_and_recorded(stage, site, launched, door, mode, era):
+async def test_an_approved_prompt_is_listed_got_and_recorded(
+    stage, site, launched, door, mode, era
+):
     scene = await outside(Scene, stage, era)
     async with connected(door, mode, scene, site, launched) as host:
         assert host.server_capabilities.prompts == t.PromptsCapability(list_changed=True)
         (prompt,) = (await host.list_prompts()).prompts  # "greet" waits for a decision
         assert (prompt.name, prompt.title) == (scene.prompt, "Review a file")
-        assert [(a.name, a.required) for a in prompt.arguments or []] == [("path", True), ("tone", None)]
+        assert [(a.name, a.required) for a in prompt.arguments or []] == [
+            ("path", True),
+            ("tone", None),
+        ]
         got = await host.get_prompt(scene.prompt, {"path": "a.py"})
         assert (got.description, said(got)) == ("A review", ["Review a.py in a plain tone."])
         for name, arguments, why in (
@@ -109,9 +128,12 @@ async def test_an_approved_prompt_is_listed_got_and_recorded(stage, site, launch
         assert (await host.call_tool(scene.prompt, {})).content == [t.TextContent(text="done")]
     calls = await outside(scene.calls)
     assert [(name, state) for name, state, _ in calls] == [
-        ("prompt:review", "succeeded"), ("prompt:review", "denied"), ("prompt:review", "denied"),
-        ("prompt:review", "tool_error"), ("review", "succeeded"),
-    ]  # fmt: skip
+        ("prompt:review", "succeeded"),
+        ("prompt:review", "denied"),
+        ("prompt:review", "denied"),
+        ("prompt:review", "tool_error"),
+        ("review", "succeeded"),
+    ]
     assert calls[0][2] == '{"path":"a.py"}'
 
 
@@ -125,7 +147,9 @@ async def test_a_rule_denies_prompts_or_has_people_asked(stage, site, launched):
         await outside(PolicyRule.objects.filter(pk=rule.pk).update, outcome="ask")
         pending = await refused(host, scene, "pending")
         assert "request the same prompt again" in pending.message
-        held = await outside(ApprovalRequest.objects.select_related("call").get, pk=pending.data["approval"])
+        held = await outside(
+            ApprovalRequest.objects.select_related("call").get, pk=pending.data["approval"]
+        )
         assert (held.call.tool_name, held.call.state) == ("prompt:review", "pending")
         await outside(approve, held.pk)
         got = await host.get_prompt(scene.prompt, {"path": "a.py"})
@@ -177,7 +201,9 @@ async def test_what_a_prompt_says_of_its_servers_secrets_is_redacted(stage, site
 
 @pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_prompt_that_its_server_changes_is_withdrawn_and_hosts_are_told(stage, site, launched, mode):
+async def test_a_prompt_that_its_server_changes_is_withdrawn_and_hosts_are_told(
+    stage, site, launched, mode
+):
     scene = await outside(Scene, stage)
     told: list[type] = []
 
@@ -186,11 +212,16 @@ async def test_a_prompt_that_its_server_changes_is_withdrawn_and_hosts_are_told(
 
     options = {"message_handler": on_message} if mode == "legacy" else {}
     streams = site.streams
-    async with connected("http", mode, scene, site, launched, **options) as host, contextlib.AsyncExitStack() as stack:
+    async with (
+        connected("http", mode, scene, site, launched, **options) as host,
+        contextlib.AsyncExitStack() as stack,
+    ):
         if mode == "legacy":
             await until(lambda: site.streams > streams)
         else:
-            changes = await stack.enter_async_context(host.listen(tools_list_changed=True, prompts_list_changed=True))
+            changes = await stack.enter_async_context(
+                host.listen(tools_list_changed=True, prompts_list_changed=True)
+            )
 
             async def hear() -> None:
                 async for event in changes:
@@ -202,7 +233,12 @@ async def test_a_prompt_that_its_server_changes_is_withdrawn_and_hosts_are_told(
         await host.call_tool(f"{scene.slug}__change", {})
         await until(lambda: told)
         assert (await host.list_prompts()).prompts == []
-        assert {name.__name__ for name in told} <= {"PromptListChangedNotification", "PromptsListChanged"}
-    prompt = await outside(Tool.offers.select_related("latest").get, server=scene.server, kind="prompt", name="review")
+        assert {name.__name__ for name in told} <= {
+            "PromptListChangedNotification",
+            "PromptsListChanged",
+        }
+    prompt = await outside(
+        Tool.offers.select_related("latest").get, server=scene.server, kind="prompt", name="review"
+    )
     assert prompt.status == "changed"
     assert "evil.example" in prompt.latest.body

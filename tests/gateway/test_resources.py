@@ -32,7 +32,8 @@ class Scene:
     """An agent and a server whose resources, but for the picture, are approved."""
 
     def __init__(self, stage: Stage, era: str = "both", *, granted: bool = True) -> None:
-        self.stage, self.slug = stage, fresh("r")
+        self.stage = stage
+        self.slug = fresh("r")
         self.endpoint = stage.endpoint(self.slug)
         stage.agent(self.slug)
         self.agent = Agent.objects.get(slug=self.slug)
@@ -44,7 +45,11 @@ class Scene:
         program = [sys.executable, "-S", str(SERVERS / "resources.py")]
         names = ("docs://guide", "repo://{owner}/issues/{number}", "change")
         return self.stage.real(
-            slug, *names, command=program, env={"FAKE_ERA": era, "FAKE_WHO": slug}, connect_timeout=HANG_LIMIT
+            slug,
+            *names,
+            command=program,
+            env={"FAKE_ERA": era, "FAKE_WHO": slug},
+            connect_timeout=HANG_LIMIT,
         )
 
     def grant(self, **fields: Any) -> None:
@@ -58,12 +63,15 @@ async def connected(
 ) -> AsyncIterator[Client]:
     async with contextlib.AsyncExitStack() as stack:
         if door == "http":
-            await outside(lambda: site.wait_known(scene.stage.agent(fresh("marker"))))  # it has seen all before that
+            # it has seen all before that
+            await outside(lambda: site.wait_known(scene.stage.agent(fresh("marker"))))
             token = scene.stage.tokens[scene.slug]
             yield await stack.enter_async_context(site.client(token, mode, scene.slug, **options))
             return
         log = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-        parameters = launched.parameters("manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug)
+        parameters = launched.parameters(
+            "manage.py", "runmcp", "--endpoint", scene.slug, "--agent", scene.slug
+        )
         transport = stdio_client(parameters, errlog=log)
         yield await stack.enter_async_context(Client(transport, mode=mode, cache=None, **options))
 
@@ -88,21 +96,36 @@ async def once_it_ran(host: Client, uri: str) -> str:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
-async def test_approved_resources_are_listed_read_and_recorded(stage, site, launched, door, mode, era):
+async def test_approved_resources_are_listed_read_and_recorded(
+    stage, site, launched, door, mode, era
+):
     scene = await outside(Scene, stage, era)
     async with connected(door, mode, scene, site, launched) as host:
         (guide,) = (await host.list_resources()).resources  # the picture waits for a decision
-        assert (str(guide.uri), guide.name, guide.mime_type) == ("docs://guide", "guide", "text/plain")
+        assert (str(guide.uri), guide.name, guide.mime_type) == (
+            "docs://guide",
+            "guide",
+            "text/plain",
+        )
         (issue,) = (await host.list_resource_templates()).resource_templates
         assert issue.uri_template == "repo://{owner}/issues/{number}"
-        assert await text_of(host, "docs://guide") == ("docs://guide", f"docs://guide of {scene.slug}")
+        assert await text_of(host, "docs://guide") == (
+            "docs://guide",
+            f"docs://guide of {scene.slug}",
+        )
         assert (await text_of(host, "repo://me/issues/7"))[0] == "repo://me/issues/7"
-        for uri in ("docs://pixel", "repo://me/issues", "repo://me/issues/7/x", "file:///etc/passwd"):
+        for uri in (
+            "docs://pixel",
+            "repo://me/issues",
+            "repo://me/issues/7/x",
+            "file:///etc/passwd",
+        ):
             with pytest.raises(MCPError, match="Resource not found") as missing:
                 await host.read_resource(uri)
             assert (missing.value.code, missing.value.error.data) == (
-                -32002 if mode == "legacy" else t.INVALID_PARAMS, {"uri": uri},
-            )  # fmt: skip
+                -32002 if mode == "legacy" else t.INVALID_PARAMS,
+                {"uri": uri},
+            )
         with pytest.raises(MCPError, match="There is no such issue"):
             await host.read_resource("repo://me/issues/404")
     calls = await outside(lambda: stage.calls(server_slug=scene.slug))
@@ -123,7 +146,12 @@ async def test_grants_and_rules_are_about_uris(stage, site, launched):
         with pytest.raises(MCPError, match="has no grant"):
             await host.read_resource("repo://you/issues/7")
         await outside(lambda: scene.grant(kind="resource", uri="docs://g*"))
-        rule = PolicyRule(name=fresh("rule"), outcome="deny", server=scene.server, condition='args.uri.endsWith("/13")')
+        rule = PolicyRule(
+            name=fresh("rule"),
+            outcome="deny",
+            server=scene.server,
+            condition='args.uri.endsWith("/13")',
+        )
         await outside(lambda: rules.save_rule(rule=rule, actor=ACTOR))
         await outside(lambda: site.wait_known(stage.agent(fresh("marker"))))
         assert await text_of(host, "docs://guide")
@@ -150,7 +178,9 @@ async def test_what_two_servers_have_is_told_apart_by_their_names(stage, site, l
 
 @pytest.mark.exhaustive(but=("auto",))
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_resource_that_its_server_describes_anew_is_withdrawn_and_hosts_are_told(stage, site, launched, mode):
+async def test_a_resource_that_its_server_describes_anew_is_withdrawn_and_hosts_are_told(
+    stage, site, launched, mode
+):
     scene = await outside(Scene, stage)
     told: list[str] = []
 
@@ -159,11 +189,16 @@ async def test_a_resource_that_its_server_describes_anew_is_withdrawn_and_hosts_
 
     options = {"message_handler": on_message} if mode == "legacy" else {}
     streams = site.streams
-    async with connected("http", mode, scene, site, launched, **options) as host, contextlib.AsyncExitStack() as stack:
+    async with (
+        connected("http", mode, scene, site, launched, **options) as host,
+        contextlib.AsyncExitStack() as stack,
+    ):
         if mode == "legacy":
             await until(lambda: site.streams > streams)
         else:
-            changes = await stack.enter_async_context(host.listen(tools_list_changed=True, resources_list_changed=True))
+            changes = await stack.enter_async_context(
+                host.listen(tools_list_changed=True, resources_list_changed=True)
+            )
 
             async def hear() -> None:
                 async for event in changes:
@@ -175,13 +210,22 @@ async def test_a_resource_that_its_server_describes_anew_is_withdrawn_and_hosts_
         await until(lambda: told)
         assert (await host.list_resources()).resources == []
         assert set(told) <= {"ResourceListChangedNotification", "ResourcesListChanged"}
-    guide = await outside(Tool.offers.select_related("latest").get, server=scene.server, name="docs://guide")
+    guide = await outside(
+        Tool.offers.select_related("latest").get, server=scene.server, name="docs://guide"
+    )
     assert guide.status == "changed"
 
 
-async def test_a_read_that_people_are_asked_about_is_held_and_its_contents_are_fetched(stage, site, launched):
+async def test_a_read_that_people_are_asked_about_is_held_and_its_contents_are_fetched(
+    stage, site, launched
+):
     scene = await outside(Scene, stage)
-    rule = PolicyRule(name=fresh("rule"), outcome="ask", server=scene.server, condition='args.uri == "docs://guide"')
+    rule = PolicyRule(
+        name=fresh("rule"),
+        outcome="ask",
+        server=scene.server,
+        condition='args.uri == "docs://guide"',
+    )
     await outside(lambda: rules.save_rule(rule=rule, actor=ACTOR, unanswered=True))
     await outside(Agent.objects.filter(pk=scene.agent.pk).update, hold_seconds=1)
     async with connected("http", "auto", scene, site, launched) as host:
@@ -191,11 +235,18 @@ async def test_a_read_that_people_are_asked_about_is_held_and_its_contents_are_f
         held = pending.value.error.data["approval"]
         await outside(approve, held)
         await outside(Agent.objects.filter(pk=scene.agent.pk).update, hold_seconds=60)
-        assert await until(lambda: once_it_ran(host, "docs://guide")) == f"docs://guide of {scene.slug}"
+        assert (
+            await until(lambda: once_it_ran(host, "docs://guide"))
+            == f"docs://guide of {scene.slug}"
+        )
         said = await host.call_tool("mcp_approval_status", {"id": held})
         (_, part) = said.content
         assert isinstance(part, t.EmbeddedResource)
         assert part.resource.text == f"docs://guide of {scene.slug}"
-        for uri in (f"slipsnisse://{scene.slug}/docs://pixel", "repo://me/issues/..", "repo://me%2F../issues/7"):
+        for uri in (
+            f"slipsnisse://{scene.slug}/docs://pixel",
+            "repo://me/issues/..",
+            "repo://me%2F../issues/7",
+        ):
             with pytest.raises(MCPError, match="Resource not found"):
                 await host.read_resource(uri)

@@ -45,7 +45,9 @@ class Broken:
     def __init__(self, error: Exception) -> None:
         self.error = error
         endpoint = EndpointSpec("default", "", "", "double", "none", False, True, ())
-        self.live = SimpleNamespace(current=Snapshot(revision=1, endpoints={"default": endpoint}), listeners=[])
+        self.live = SimpleNamespace(
+            current=Snapshot(revision=1, endpoints={"default": endpoint}), listeners=[]
+        )
         self.feed = Feed()  # not started: nothing changes here
 
     def catalogue(self, *_: str) -> Any:

@@ -1,4 +1,5 @@
-"""A server with a process for each agent or host session: who meets whom, over HTTP in both eras, and how it ends."""
+"""A server with a process for each agent or host session: who meets whom, over HTTP in both eras,
+and how it ends."""
 
 from __future__ import annotations
 
@@ -28,9 +29,13 @@ pytestmark = pytest.mark.one_database
 
 def rows(stage: Stage) -> tuple[str, str]:
     """Two agents, and a server for each way of sharing that tells its process id."""
-    slug, other = fresh("own"), fresh("other")
+    slug = fresh("own")
+    other = fresh("other")
     stage.endpoint(slug)
-    servers = [stage.fake("crash", listed("pid"), slug=f"{slug}-{by}") for by in ("agent", "session", "everybody")]
+    servers = [
+        stage.fake("crash", listed("pid"), slug=f"{slug}-{by}")
+        for by in ("agent", "session", "everybody")
+    ]
     for server, by in zip(servers, ("agent", "session", "everybody"), strict=True):
         server.shared_by = by
         lifecycle.save_server(server=server, actor=ACTOR)
@@ -43,12 +48,16 @@ def rows(stage: Stage) -> tuple[str, str]:
 class Caller:
     """One agent at the door; ``session`` is what it sends in the header."""
 
-    def __init__(self, app: McpApp, endpoint: str, token: str, headers: dict[str, str] | None = None) -> None:
-        self.app, self.path = app, f"/mcp/{endpoint}"
+    def __init__(
+        self, app: McpApp, endpoint: str, token: str, headers: dict[str, str] | None = None
+    ) -> None:
+        self.app = app
+        self.path = f"/mcp/{endpoint}"
         self.headers = {
-            "authorization": f"Bearer {token}", "accept": "application/json, text/event-stream",
+            "authorization": f"Bearer {token}",
+            "accept": "application/json, text/event-stream",
             "content-type": "application/json",
-        } | (headers or {})  # fmt: skip
+        } | (headers or {})
 
     async def send(self, verb: str, message: Any = None, **headers: str) -> httpx2.Response:
         transport = httpx2.ASGITransport(app=self.app)
@@ -59,24 +68,43 @@ class Caller:
         params = {"name": tool, "arguments": {}, "_meta": envelope() | meta}
         headers = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
         return _pid(
-            await self.send("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, **headers)
+            await self.send(
+                "POST",
+                {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params},
+                **headers,
+            )
         )
 
     async def handshake(self) -> None:
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        answer = await self.send("POST", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
-        self.headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        }
+        answer = await self.send(
+            "POST", {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+        )
+        self.headers |= {
+            "mcp-session-id": answer.headers["mcp-session-id"],
+            "mcp-protocol-version": "2025-11-25",
+        }
         await self.send("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     async def legacy(self, tool: str) -> int:
         params = {"name": tool, "arguments": {}}
-        return _pid(await self.send("POST", {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}))
+        return _pid(
+            await self.send(
+                "POST", {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+            )
+        )
 
 
 def _pid(answer: httpx2.Response) -> int:
     text = answer.text
     if answer.headers["content-type"].startswith("text/event-stream"):
-        text = next(line for line in reversed(text.splitlines()) if line.startswith("data: {")).removeprefix("data: ")
+        text = next(
+            line for line in reversed(text.splitlines()) if line.startswith("data: {")
+        ).removeprefix("data: ")
     return int(json.loads(text)["result"]["content"][0]["text"])
 
 
@@ -85,25 +113,38 @@ async def test_calls_meet_in_a_process_only_as_their_server_is_shared(stage: Sta
     async with doors(slug, stage.tokens[slug]) as both:
         mine, theirs = [Caller(both.app, slug, stage.tokens[agent]) for agent in (slug, other)]
 
-        assert await mine.modern(f"{slug}-everybody__pid") == await theirs.modern(f"{slug}-everybody__pid")
+        assert await mine.modern(f"{slug}-everybody__pid") == await theirs.modern(
+            f"{slug}-everybody__pid"
+        )
 
         by_agent = f"{slug}-agent__pid"
-        assert await mine.modern(by_agent) == await mine.modern(by_agent, **{"slipsnisse/session": "x"})
+        assert await mine.modern(by_agent) == await mine.modern(
+            by_agent, **{"slipsnisse/session": "x"}
+        )
         assert await mine.modern(by_agent) != await theirs.modern(by_agent)
 
         by_session = f"{slug}-session__pid"
         named = Caller(both.app, slug, stage.tokens[slug], {"slipsnisse-session": "x"})
-        seen = [await mine.modern(by_session), await named.modern(by_session), await theirs.modern(by_session)]
+        seen = [
+            await mine.modern(by_session),
+            await named.modern(by_session),
+            await theirs.modern(by_session),
+        ]
         seen.append(await theirs.modern(by_session, **{"slipsnisse/session": "x"}))
         first, second = [Caller(both.app, slug, stage.tokens[slug]) for _ in range(2)]
         for older in (first, second):
             await older.handshake()
             seen.append(await older.legacy(by_session))
         assert len(set(seen)) == 6
-        assert await named.modern(by_session) == seen[1] == await mine.modern(by_session, **{"slipsnisse/session": "x"})
+        assert (
+            await named.modern(by_session)
+            == seen[1]
+            == await mine.modern(by_session, **{"slipsnisse/session": "x"})
+        )
         assert await first.legacy(by_session) == seen[4]
 
-        assert (await first.send("DELETE")).status_code == 200  # the host's session ends, and its process with it
+        # the host's session ends, and its process with it
+        assert (await first.send("DELETE")).status_code == 200
         await until(lambda: not runs(seen[4]))
         assert await second.legacy(by_session) == seen[5]
         assert await named.modern(by_session) == seen[1]
@@ -118,12 +159,17 @@ async def test_a_request_that_names_two_sessions_is_refused(stage: Stage):
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         modern = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
         answer = await named.send("POST", body, **modern)
-        assert answer.json()["error"]["message"].startswith("The request names two different sessions.")
+        assert answer.json()["error"]["message"].startswith(
+            "The request names two different sessions."
+        )
         transport = httpx2.ASGITransport(app=both.app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as http:
             twice = [*(named.headers | modern).items(), ("slipsnisse-session", "y")]
             answer = await http.post(named.path, json=body, headers=twice)
-        assert (answer.status_code, answer.json()["error"]["data"]["code"]) == (400, "ARGUMENTS_INVALID")
+        assert (answer.status_code, answer.json()["error"]["data"]["code"]) == (
+            400,
+            "ARGUMENTS_INVALID",
+        )
 
 
 async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
@@ -136,8 +182,11 @@ async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
         heard.append((session, message["id"]))
 
     sessions = Sessions(cast("Any", None))
-    sessions.deliver, sent = deliver, [("stuck", 1), ("stuck", 2), ("other", 3)]
-    news = [(number, session, json.dumps({"id": number})) for number, (session, _) in enumerate(sent, 1)]
+    sessions.deliver = deliver
+    sent = [("stuck", 1), ("stuck", 2), ("other", 3)]
+    news = [
+        (number, session, json.dumps({"id": number})) for number, (session, _) in enumerate(sent, 1)
+    ]
     sessions._take(News([], news))
     sessions._take(News(["gone"], news))  # told twice
     await until(lambda: heard == [("other", 3)])
@@ -151,7 +200,9 @@ async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
     [{"id": 4, "result": {}}, {"method": "notifications/cancelled", "params": {"requestId": 4}}],
     ids=["answer", "cancellation"],
 )
-async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its_session(live_db, monkeypatch, needed):
+async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its_session(
+    live_db, monkeypatch, needed
+):
     monkeypatch.setattr(module, "_MOST_WAITING", 3)
     heard: list[str] = []
     ended: list[str] = []
@@ -180,16 +231,25 @@ async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its
         reads.set()
         await until(lambda: not sessions._waiting)
     assert sorted(heard) == ["s notice/0", "s notice/1", "s notice/2", "t notice/0"]
-    told = {entry["session"]: entry["count"] for entry in logs if entry["event"] == "sessions.messages_left_out"}
+    told = {
+        entry["session"]: entry["count"]
+        for entry in logs
+        if entry["event"] == "sessions.messages_left_out"
+    }
     assert told == {"s": 2, "t": 1}
-    assert [entry["session"] for entry in logs if entry["event"] == "sessions.ended_for_full"] == ["t"]
+    assert [entry["session"] for entry in logs if entry["event"] == "sessions.ended_for_full"] == [
+        "t"
+    ]
     assert await db_call(host_sessions.running, "s") is not None
     assert await db_call(host_sessions.running, "t") is None
 
 
-async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_once(live_db, monkeypatch):
+async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_once(
+    live_db, monkeypatch
+):
     heard: list[int] = []
-    forgetting, go_on = asyncio.Event(), asyncio.Event()
+    forgetting = asyncio.Event()
+    go_on = asyncio.Event()
 
     async def deliver(session: str, message: dict[str, Any]) -> bool:
         await asyncio.sleep(0)  # as a door does while it hands the message to the host's connection
@@ -216,7 +276,9 @@ async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_
 async def test_news_brings_each_message_once_and_not_all_at_once(live_db, monkeypatch):
     def story() -> list[list[str]]:
         monkeypatch.setattr(host_sessions, "_AT_ONCE", 2)
-        host_sessions.begin(session_id="s", agent="a", endpoint="e", version="2025-11-25", client="{}")
+        host_sessions.begin(
+            session_id="s", agent="a", endpoint="e", version="2025-11-25", client="{}"
+        )
         for body in "123":
             host_sessions.send("s", body)
         told: set[int] = set()

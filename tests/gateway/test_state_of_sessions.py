@@ -1,6 +1,8 @@
-"""Servers with state behind several web processes: it never splits, questions reach the host that made the call, changes are heard.
+"""Servers with state behind several web processes: it never splits, questions reach the host that
+made the call, changes are heard.
 
-Each case is a server, a number of web processes, the protocol version of the hosts, and whether they keep their connections.
+Each case is a server, a number of web processes, the protocol version of the hosts, and whether
+they keep their connections.
 """
 
 from __future__ import annotations
@@ -30,13 +32,18 @@ from tests.waiting import HANG_LIMIT, until
 pytestmark = pytest.mark.e2e
 
 NAMES = ("Ann", "Bob")
-CALLS, QUESTIONS, CHANGES, LOOKS, AT_ONCE = 24, 10, 24, 8, 4
+CALLS = 24
+QUESTIONS = 10
+CHANGES = 24
+LOOKS = 8
+AT_ONCE = 4
 EVERYTHING = "@modelcontextprotocol/server-everything/dist/index.js"
 
 
 @dataclass(frozen=True)
 class Case:
-    """``apart``: the hosts are of two agents. Two hosts of one agent are told apart by their sessions, which the modern era has not."""
+    """``apart``: the hosts are of two agents. Two hosts of one agent are told apart by their
+    sessions, which the modern era has not."""
 
     processes: int
     mode: str
@@ -61,7 +68,11 @@ def served(stage: Stage, case: Case, shared_by: str, *names: str, **fields: Any)
     """An endpoint and a server of the same name, and the agents of the two hosts."""
     slug = fresh("state")
     stage.endpoint(slug, naming_style="plain")
-    fields |= {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT, "protocol_mode": "legacy"}
+    fields |= {
+        "connect_timeout": HANG_LIMIT,
+        "request_timeout": HANG_LIMIT,
+        "protocol_mode": "legacy",
+    }
     server = stage.real(slug, *names, shared_by=shared_by, **fields)
     agents = [slug, f"{slug}-2"] if case.apart else [slug]
     for agent in agents:
@@ -91,19 +102,25 @@ class Host:
         return told
 
     async def questions(self, tool: str) -> list[str]:
-        """The texts of calls that ask, one after the other: of several at once, a question may be put twice."""
+        """The texts of calls that ask, one after the other: of several at once, a question may be
+        put twice."""
         return [await self.call(tool) for _ in range(QUESTIONS)]
 
 
 @contextlib.asynccontextmanager
-async def two_hosts(site: Web, stage: Stage, case: Case, agents: list[str]) -> AsyncIterator[list[Host]]:
+async def two_hosts(
+    site: Web, stage: Stage, case: Case, agents: list[str]
+) -> AsyncIterator[list[Host]]:
     hosts: list[Host] = []
     async with contextlib.AsyncExitStack() as stack:
         for name, agent in zip(NAMES, agents, strict=True):
             await outside(site.wait_known, stage.tokens[agent])
-            told, streams = Told(), site.streams
+            told = Told()
+            streams = site.streams
 
-            async def person(_: Any, params: t.ElicitRequestParams, number: int = len(hosts)) -> t.ElicitResult:
+            async def person(
+                _: Any, params: t.ElicitRequestParams, number: int = len(hosts)
+            ) -> t.ElicitResult:
                 hosts[number].asked += 1
                 return t.ElicitResult(action="accept", content={"name": hosts[number].name})
 
@@ -139,7 +156,8 @@ def processes_of_calls(server: str) -> int:
 
 
 async def check_spread(case: Case, slug: str) -> None:
-    """Hosts that open a connection for each request meet all processes, or else a case shows nothing."""
+    """Hosts that open a connection for each request meet all processes, or else a case shows
+    nothing."""
     if not case.kept:
         assert await outside(processes_of_calls, slug) == case.processes
 
@@ -170,9 +188,9 @@ async def test_a_counter_of_a_session(stage: Stage, case: Case) -> None:
     assert servers[0] != servers[1]
     for each in counts:
         assert sorted(int(count.split()[1]) for count in each) == list(range(1, CALLS + 1))
-    assert [sum(name in answer for answer in each) for name, each in zip(NAMES, answers, strict=True)] == [
-        QUESTIONS
-    ] * 2
+    assert [
+        sum(name in answer for answer in each) for name, each in zip(NAMES, answers, strict=True)
+    ] == [QUESTIONS] * 2
     assert asked == [QUESTIONS] * 2
     assert changes == [CHANGES] * 2
 
@@ -190,12 +208,19 @@ async def test_changes_of_a_counter_that_everybody_shares(stage: Stage, case: Ca
 
 
 def everything(stage: Stage, case: Case, shared_by: str) -> list[str]:
-    names = ("toggle-subscriber-updates", "trigger-elicitation-request", "demo://resource/dynamic/text/{resourceId}")
-    return served(stage, case, shared_by, *names, command=[node_program(), npm_module(EVERYTHING), "stdio"])
+    names = (
+        "toggle-subscriber-updates",
+        "trigger-elicitation-request",
+        "demo://resource/dynamic/text/{resourceId}",
+    )
+    return served(
+        stage, case, shared_by, *names, command=[node_program(), npm_module(EVERYTHING), "stdio"]
+    )
 
 
 async def toggled(host: Host) -> None:
-    """The server reports all resources that are subscribed to as changed, and again every five seconds until it is told to stop."""
+    """The server reports all resources that are subscribed to as changed, and again every five
+    seconds until it is told to stop."""
     assert "Started" in await host.call("toggle-subscriber-updates")
 
 
@@ -206,16 +231,21 @@ async def test_server_everything(stage: Stage, case: Case) -> None:
     agents = await outside(everything, stage, case, "session")
     with web(stage.env, processes=case.processes) as site:
         async with two_hosts(site, stage, case, agents) as hosts:
-            states = [[await host.call("toggle-subscriber-updates") for _ in range(CALLS)] for host in hosts]
-            answers = await asyncio.gather(*(host.questions("trigger-elicitation-request") for host in hosts))
+            states = [
+                [await host.call("toggle-subscriber-updates") for _ in range(CALLS)]
+                for host in hosts
+            ]
+            answers = await asyncio.gather(
+                *(host.questions("trigger-elicitation-request") for host in hosts)
+            )
             changes = await heard(hosts, case.mode, "demo://resource/dynamic/text/{}", toggled)
             asked = [host.asked for host in hosts]
     await check_spread(case, agents[0])
     for each in states:
         assert [state.split()[0] for state in each] == ["Started", "Stopped"] * (CALLS // 2)
-    assert [sum(name in answer for answer in each) for name, each in zip(NAMES, answers, strict=True)] == [
-        QUESTIONS
-    ] * 2
+    assert [
+        sum(name in answer for answer in each) for name, each in zip(NAMES, answers, strict=True)
+    ] == [QUESTIONS] * 2
     assert asked == [QUESTIONS] * 2
     assert changes == [CHANGES] * 2
 
@@ -259,6 +289,8 @@ async def test_playwright(stage: Stage, case: Case) -> None:
                 await host.call("browser_navigate", url=f"{address}/{host.name}")
             seen = await asyncio.gather(*(host.calls("browser_snapshot", LOOKS) for host in hosts))
     await check_spread(case, agents[0])
-    found = [{name for text in each for name in re.findall(r"This is (\w+)", text)} for each in seen]
+    found = [
+        {name for text in each for name in re.findall(r"This is (\w+)", text)} for each in seen
+    ]
     assert found == [{name} for name in NAMES]
     assert [sum("This is" in text for text in each) for each in seen] == [LOOKS] * 2

@@ -45,7 +45,8 @@ class Floor:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.journal, self.pids = folder() / "journal", folder() / "pids"
+        self.journal = folder() / "journal"
+        self.pids = folder() / "pids"
         self.endpoint = stage.endpoint()
         echo = stage.fake("echo", listed("echo", "refuse", "pid"))
         slow = stage.fake("slow", listed("count"), FAKE_JOURNAL=str(self.journal))
@@ -64,12 +65,15 @@ def floor(stage: Stage) -> Floor:
 
 @pytest.fixture
 def runmcp(floor: Floor) -> Any:
-    """Parameters for a ``runmcp`` with a folder of its own, so that no kept opening answer is there."""
+    """Parameters for a ``runmcp`` with a folder of its own, so that no kept opening answer is
+    there."""
     return floor.stage.runmcp("--cwd", str(folder()))
 
 
 @pytest.mark.exhaustive(but=("auto-auto",))
-@pytest.mark.parametrize(("mode", "era"), [("legacy", "auto"), (MODERN, "auto"), ("auto", "auto"), ("auto", "legacy")])
+@pytest.mark.parametrize(
+    ("mode", "era"), [("legacy", "auto"), (MODERN, "auto"), ("auto", "auto"), ("auto", "legacy")]
+)
 async def test_the_sdks_client_lists_and_calls(floor, mode, era):
     parameters = floor.stage.runmcp("--era", era, "--cwd", str(folder()))
     # The SDK's probe waits 10 s, which a busy machine may need: keep its answer.
@@ -100,7 +104,9 @@ async def test_progress_and_cancellation_pass_through(floor, runmcp):
             "total": 1000,
             "message": "step 1",
         }
-        host.send({"method": "notifications/cancelled", "params": {"requestId": 7, "reason": "no more"}})
+        host.send(
+            {"method": "notifications/cancelled", "params": {"requestId": 7, "reason": "no more"}}
+        )
         await until(lambda: cancelled(floor.journal, mark))
         await host.ask(8, "tools/list")
         assert await host.end() == 0
@@ -131,10 +137,21 @@ async def test_cancels_that_come_too_late_or_twice_or_for_nothing_are_ignored(fl
 
 @pytest.mark.fault
 async def test_stdout_carries_the_protocol_alone_whatever_happens(floor, runmcp):
-    """A crashing server, one that floods its stdout and stderr, poison values, our own errors, SIGTERM."""
+    """A crashing server, one that floods its stdout and stderr, poison values, our own errors,
+    SIGTERM."""
     async with raw_host(runmcp, forked=True) as host:
         await host.handshake()
-        kinds = ["nul", "nan", "infinity", "overflow", "huge_int", "big_int", "surrogate", "deep", "duplicate_key"]
+        kinds = [
+            "nul",
+            "nan",
+            "infinity",
+            "overflow",
+            "huge_int",
+            "big_int",
+            "surrogate",
+            "deep",
+            "duplicate_key",
+        ]
         calls = [
             ("crash__crash", {}),
             ("hostile__garbage", {"count": 10_000}),
@@ -147,7 +164,8 @@ async def test_stdout_carries_the_protocol_alone_whatever_happens(floor, runmcp)
             answer = await host.ask(number, "tools/call", name=name, arguments=arguments)
             assert "result" in answer or "error" in answer
         for number, (method, params) in enumerate(
-            [("no/method", {}), ("tools/call", {"name": 7}), ("tools/list", {"cursor": "old.1"})], 100
+            [("no/method", {}), ("tools/call", {"name": 7}), ("tools/list", {"cursor": "old.1"})],
+            100,
         ):
             assert "error" in await host.ask(number, method, **params)
         host.process.send_signal(signal.SIGTERM)
@@ -214,7 +232,9 @@ async def test_a_line_of_more_than_16_mib_is_refused_and_the_next_one_served(flo
         big = {"name": "echo__echo", "arguments": {"x": "x" * (17 * 1024 * 1024)}}
         host.send({"id": 5, "method": "tools/call", "params": big | meta})
         assert (await host.until(lambda m: m.get("id", 0) is None))["error"]["code"] == -32700
-        assert "result" in await host.ask(6, "tools/call", name="echo__echo", arguments={"x": 1}, **meta)
+        assert "result" in await host.ask(
+            6, "tools/call", name="echo__echo", arguments={"x": 1}, **meta
+        )
         assert await host.end() == 0
 
 
@@ -225,9 +245,14 @@ async def test_what_is_no_message_is_answered_and_the_next_one_served(floor, run
     async with raw_host(runmcp, forked=True) as host:
         meta = {"_meta": envelope()} if era == MODERN else {}
         await (host.handshake() if era == LEGACY else host.ask(1, "server/discover", **meta))
-        codes = {b"garbage": -32700, b"\xff\xfe": -32700, b"[]": -32600, b'{"jsonrpc":"2.0","id":null,"method":"ping"}': -32600,
-                 b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}': -32600,
-                 b'{"jsonrpc":"2.0","method":"x","params":{"q":"1","q":"2"}}': -32600}  # fmt: skip
+        codes = {
+            b"garbage": -32700,
+            b"\xff\xfe": -32700,
+            b"[]": -32600,
+            b'{"jsonrpc":"2.0","id":null,"method":"ping"}': -32600,
+            b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}': -32600,
+            b'{"jsonrpc":"2.0","method":"x","params":{"q":"1","q":"2"}}': -32600,
+        }
         for number, raw in enumerate(codes, 1):
             host.process.stdin.write(raw + b"\n")
             await host.until(lambda _, number=number: len(refused(host)) == number)
@@ -236,7 +261,9 @@ async def test_what_is_no_message_is_answered_and_the_next_one_served(floor, run
         for _ in range(500):  # read by our parser, not by the SDK's
             deep = [deep]
         assert (await host.ask(5, "tools/list", x=deep, **meta))["error"]["code"] == -32700
-        assert "result" in await host.ask(6, "tools/call", name="echo__echo", arguments={"x": 1}, **meta)
+        assert "result" in await host.ask(
+            6, "tools/call", name="echo__echo", arguments={"x": 1}, **meta
+        )
         assert await host.end() == 0
 
 
@@ -250,10 +277,14 @@ async def test_half_a_character_in_arguments_is_replaced(floor, runmcp, era):
     async with raw_host(runmcp, forked=True) as host:
         meta = {"_meta": envelope()} if era == MODERN else {}
         await (host.handshake() if era == LEGACY else host.ask(1, "server/discover", **meta))
-        answer = await host.ask(5, "tools/call", name="echo__echo", arguments={"x": "cut \ud83d"}, **meta)
+        answer = await host.ask(
+            5, "tools/call", name="echo__echo", arguments={"x": "cut \ud83d"}, **meta
+        )
         seen = json.loads(answer["result"]["content"][0]["text"])
         assert seen["arguments"] == {"x": "cut \N{REPLACEMENT CHARACTER}"}
-        host.process.stdin.write(b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"x":NaN}}\n')
+        host.process.stdin.write(
+            b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"x":NaN}}\n'
+        )
         assert (await host.until(lambda m: m.get("id") == 6))["error"]["code"] == -32700
         assert await host.end() == 0
 
@@ -272,14 +303,26 @@ async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp
     """Its pipe is full; the process still hears it, ends when told, and leaves nothing behind."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        runmcp.command, *runmcp.args, cwd=runmcp.cwd, env=runmcp.env, stdin=pipe, stdout=pipe, stderr=pipe, limit=1024
+        runmcp.command,
+        *runmcp.args,
+        cwd=runmcp.cwd,
+        env=runmcp.env,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        limit=1024,
     )
     try:
         host = RawHost.__new__(RawHost)  # only for its way to write
         host.process = process
         info = {"name": "raw", "version": "1"}
-        host.send({"id": 0, "method": "initialize", "params": {
-            "protocolVersion": LEGACY, "capabilities": {}, "clientInfo": info}})  # fmt: skip
+        host.send(
+            {
+                "id": 0,
+                "method": "initialize",
+                "params": {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": info},
+            }
+        )
         host.send({"method": "notifications/initialized"})
         for number in range(1, 51):
             params = {"name": "hostile__big", "arguments": {"size": 200_000}}
@@ -288,7 +331,8 @@ async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp
         await until(lambda: outside(lambda: len(agent_calls()) >= 50))
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        await until(lambda: process.returncode is not None)  # wait() would also wait for the full pipe
+        # wait() would also wait for the full pipe
+        await until(lambda: process.returncode is not None)
         await until(lambda: not alive(family))
     finally:
         if process.returncode is None:
@@ -313,9 +357,16 @@ async def test_no_process_is_left_behind_when(floor, runmcp, ending):
     async with raw_host(runmcp) as host:
         await host.handshake()
         assert "result" in await host.ask(1, "tools/call", name="stubborn__ok", arguments={})
-        host.send({"id": 2, "method": "tools/call", "params": {"name": "slow__count", "arguments": {"pause": 60}}})
+        host.send(
+            {
+                "id": 2,
+                "method": "tools/call",
+                "params": {"name": "slow__count", "arguments": {"pause": 60}},
+            }
+        )
         await until(lambda: len(host.family()) >= 3)
-        await until(lambda: len(set(floor.pids.read_text().split()) - known) == 2)  # the daemon names itself, too
+        # the daemon names itself, too
+        await until(lambda: len(set(floor.pids.read_text().split()) - known) == 2)
         stubborn = [psutil.Process(int(pid)) for pid in set(floor.pids.read_text().split()) - known]
         family = [*host.family(), *stubborn]
         number = ENDINGS[ending]
@@ -334,7 +385,8 @@ async def test_a_workspace_decides_endpoint_and_agent_by_the_directory(floor):
     home = folder()
 
     def rows() -> None:
-        stage, slug = floor.stage, fresh("there")
+        stage = floor.stage
+        slug = fresh("there")
         endpoint = stage.endpoint(slug, naming_style="single")
         stage.agent(slug, floor.servers[3])
         agent = Agent.objects.get(slug=slug)
@@ -342,7 +394,8 @@ async def test_a_workspace_decides_endpoint_and_agent_by_the_directory(floor):
         agents.save_workspace(workspace=workspace, actor=ACTOR)
 
     await outside(rows)
-    inside, beside = home / "src" / "deep", Path(f"{home}-beside")
+    inside = home / "src" / "deep"
+    beside = Path(f"{home}-beside")
     inside.mkdir(parents=True)
     for directory, expected in ((inside, ["multi_all"]), (home, ["multi_all"]), (beside, None)):
         async with raw_host(floor.stage.runmcp("--cwd", str(directory)), forked=True) as host:
@@ -353,7 +406,9 @@ async def test_a_workspace_decides_endpoint_and_agent_by_the_directory(floor):
 
 
 @pytest.mark.exhaustive(one_in=2)
-@pytest.mark.parametrize("wrong", [["--endpoint", "nowhere"], ["--agent", "nobody"], ["--era", "stone"], ["--bogus"]])
+@pytest.mark.parametrize(
+    "wrong", [["--endpoint", "nowhere"], ["--agent", "nobody"], ["--era", "stone"], ["--bogus"]]
+)
 async def test_wrong_arguments_are_told_on_stderr_with_an_exit_code(floor, wrong):
     async with raw_host(floor.stage.runmcp(*wrong), forked=True) as host:
         assert await host.ended() in {1, 2}
@@ -380,7 +435,12 @@ async def test_help_and_a_missing_database_are_for_people(floor):
 
 async def test_in_an_empty_place_it_refuses_and_makes_nothing(floor):
     empty = folder() / "empty"
-    nothing = {"SLIPSNISSE_VAR": str(empty), "SLIPSNISSE_KEYS": "", "SLIPSNISSE_SECRET_KEY": "", "DATABASE_URL": ""}
+    nothing = {
+        "SLIPSNISSE_VAR": str(empty),
+        "SLIPSNISSE_KEYS": "",
+        "SLIPSNISSE_SECRET_KEY": "",
+        "DATABASE_URL": "",
+    }
     named = ("--endpoint", "default", "--agent", "local")
     async with raw_host(floor.stage.runmcp(*named, **nothing)) as host:
         assert await host.ended() == 1
@@ -418,6 +478,6 @@ async def test_litellm_is_loaded_in_neither_door():
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )  # fmt: skip
+    )
     out, _ = await process.communicate()
     assert out.decode().strip().splitlines()[-1] == "[]"

@@ -67,7 +67,8 @@ async def subscribed(host: Client, scene: Scene) -> str:
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_a_host_is_told_of_what_it_has_subscribed_to(stage, site, launched, door, mode, era):
-    scene, told = await outside(Scene, stage, era), Told()
+    scene = await outside(Scene, stage, era)
+    told = Told()
     streams = site.streams
     async with connected(door, mode, scene, site, launched, message_handler=told) as host:
         assert host.server_capabilities.resources.subscribe
@@ -88,12 +89,18 @@ async def left(host: Client, scene: Scene) -> bool:
 
 @pytest.mark.exhaustive(but=("legacy",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read(stage, site, launched, era):
-    scene, one, two = await outside(Scene, stage, era), Told(), Told()
+async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read(
+    stage, site, launched, era
+):
+    scene = await outside(Scene, stage, era)
+    one = Told()
+    two = Told()
     streams = site.streams
     async with contextlib.AsyncExitStack() as stack:
         old, new = [
-            await stack.enter_async_context(connected("http", mode, scene, site, launched, message_handler=told))
+            await stack.enter_async_context(
+                connected("http", mode, scene, site, launched, message_handler=told)
+            )
             for mode, told in (("legacy", one), ("auto", two))
         ]
         await until(lambda: site.streams > streams)
@@ -118,7 +125,8 @@ async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read
 @pytest.mark.exhaustive(but=("modern",))
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_subscription_is_renewed_when_its_server_has_died(stage, site, launched, era):
-    scene, told = await outside(Scene, stage, era), Told()
+    scene = await outside(Scene, stage, era)
+    told = Told()
     streams = site.streams
     async with connected("http", "legacy", scene, site, launched, message_handler=told) as host:
         await until(lambda: site.streams > streams)
@@ -132,7 +140,9 @@ async def test_a_subscription_is_renewed_when_its_server_has_died(stage, site, l
 
 
 async def test_a_host_that_reads_late_hears_of_every_changed_resource():
-    reads, tried, heard = asyncio.Event(), list[str](), list[str]()
+    reads = asyncio.Event()
+    tried = list[str]()
+    heard = list[str]()
 
     class Late:
         async def send_resource_updated(self, uri: str) -> None:
@@ -140,7 +150,8 @@ async def test_a_host_that_reads_late_hears_of_every_changed_resource():
             await reads.wait()
             heard.append(uri)
 
-    late, session = cast(Any, Late()), subscriptions._Session()
+    late = cast(Any, Late())
+    session = subscriptions._Session()
     uris = ["docs://a", "docs://b", "docs://c"]
     for _ in range(5):
         for uri in uris:
@@ -153,7 +164,9 @@ async def test_a_host_that_reads_late_hears_of_every_changed_resource():
     session.close()
 
 
-async def test_streams_of_one_agent_on_one_endpoint_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_of_one_agent_on_one_endpoint_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     may_end = asyncio.Event()
 
     async def serve(*_: Any) -> None:
@@ -165,7 +178,9 @@ async def test_streams_of_one_agent_on_one_endpoint_are_bounded(monkeypatch: pyt
 
     async def listen(agent: str) -> None:
         nothing = cast(Any, None)
-        await changes.listen(Caller(agent, "default", "http"), nothing, nothing, InMemorySubscriptionBus())
+        await changes.listen(
+            Caller(agent, "default", "http"), nothing, nothing, InMemorySubscriptionBus()
+        )
 
     streams = [asyncio.ensure_future(listen(agent)) for agent in ("ann", "ann", "bob")]
     await until(lambda: len(changes._own) == 3)
@@ -176,7 +191,9 @@ async def test_streams_of_one_agent_on_one_endpoint_are_bounded(monkeypatch: pyt
     await listen("ann")
 
 
-async def test_streams_for_tasks_of_one_agent_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_for_tasks_of_one_agent_leave_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def find_none(*_: Any) -> Any:
         raise LookupError
 

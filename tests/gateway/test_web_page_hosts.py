@@ -1,4 +1,5 @@
-"""A host that is a web page, in a real browser: it keeps the rules of CORS that no other client knows."""
+"""A host that is a web page, in a real browser: it keeps the rules of CORS that no other client
+knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``runmcp --workspace`` as hosts start it: the file of the directory, a person's confirmation, and the tools after it."""
+"""``runmcp --workspace`` as hosts start it: the file of the directory, a person's confirmation, and
+the tools after it."""
 
 from __future__ import annotations
 
@@ -54,14 +55,17 @@ def _calls_run(stage: Stage) -> None:
 
 
 def start(stage: Stage, directory: Path, *words: str, **env: str) -> Any:
-    return raw_host(stage.runmcp("--workspace", "--cwd", str(directory), *words, **env), forked=True)
+    return raw_host(
+        stage.runmcp("--workspace", "--cwd", str(directory), *words, **env), forked=True
+    )
 
 
 class Asking:
     """One host and the numbers of its requests."""
 
     def __init__(self, host: RawHost) -> None:
-        self.host, self.number = host, 0
+        self.host = host
+        self.number = 0
 
     async def ask(self, method: str, **params: Any) -> Any:
         self.number += 1
@@ -77,7 +81,8 @@ class Asking:
         return set(await self.tools())
 
     async def names_until(self, expected: set[str]) -> set[str]:
-        """The names of the tools as soon as they are these: asked again after each reported change."""
+        """The names of the tools as soon as they are these: asked again after each reported
+        change."""
         count = 0
         while (names := set(await self.tools())) != expected:
             count = max(count + 1, self._changes())
@@ -85,7 +90,9 @@ class Asking:
         return names
 
     def _changes(self) -> int:
-        return sum(each.get("method") == "notifications/tools/list_changed" for each in self.host.messages)
+        return sum(
+            each.get("method") == "notifications/tools/list_changed" for each in self.host.messages
+        )
 
 
 def confirm(directory: Path) -> ProjectFile:
@@ -99,7 +106,9 @@ async def test_entry_that_connect_writes_serves_the_file_of_the_directory(stage,
     await outside(lambda: connect(file=file, endpoint="", agent="", http=False, actor=ACTOR))
     (entry,) = json.loads(file.path.read_text())["mcpServers"].values()
     env = stage.env | entry["env"]
-    started = StdioServerParameters(command=entry["command"], args=entry["args"], env=env, cwd=str(project))
+    started = StdioServerParameters(
+        command=entry["command"], args=entry["args"], env=env, cwd=str(project)
+    )
     async with Client(stdio_client(started)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [STATUS]
         result = await client.call_tool(STATUS, {})
@@ -107,7 +116,9 @@ async def test_entry_that_connect_writes_serves_the_file_of_the_directory(stage,
     await outside(ProjectFile.objects.filter(directory=str(project)).delete)
 
 
-async def test_nothing_of_the_file_runs_until_a_person_confirms_and_then_both_hosts_get_the_tools(stage, project):
+async def test_nothing_of_the_file_runs_until_a_person_confirms_and_then_both_hosts_get_the_tools(
+    stage, project
+):
     async with start(stage, project) as first, start(stage, project) as second:
         hosts = [Asking(first), Asking(second)]
         for host in hosts:
@@ -145,7 +156,9 @@ async def test_nothing_of_the_file_runs_until_a_person_confirms_and_then_both_ho
         assert await again.end() == 0
 
 
-async def test_a_changed_file_stops_what_changed_and_a_variable_of_the_host_reaches_its_server(stage, project):
+async def test_a_changed_file_stops_what_changed_and_a_variable_of_the_host_reaches_its_server(
+    stage, project
+):
     (project / ".mcp.json").unlink()
     given = entry("envdump", "env", GIVEN="${PROJECT_TOKEN}", KEPT="${SLIPSNISSE_KEYS}")
     servers = {"echo": entry("echo", "echo"), "env": given}
@@ -177,7 +190,11 @@ async def test_a_changed_file_stops_what_changed_and_a_variable_of_the_host_reac
         assert await raw.end() == 0
     states = dict(
         await outside(
-            lambda: list(Server.objects.filter(slug__in=["echo", "env", "more"]).values_list("slug", "lifecycle"))
+            lambda: list(
+                Server.objects.filter(slug__in=["echo", "env", "more"]).values_list(
+                    "slug", "lifecycle"
+                )
+            )
         )
     )
     assert states == {"echo": "draft", "env": "draft"}

@@ -31,7 +31,12 @@ def test_mcptest_shows_steps_tools_and_the_answer(live_db):
     confirmed()
     code, said = run("mcptest", "echo", "--call", "echo", "--args", '{"text": "\\u001b[2J"}')
     assert code == 0
-    assert [line.split()[0] for line in said.splitlines()[1:5]] == ["connect", "list", "call", "total"]
+    assert [line.split()[0] for line in said.splitlines()[1:5]] == [
+        "connect",
+        "list",
+        "call",
+        "total",
+    ]
     assert "3: echo, refuse, pid" in said
     assert said.endswith("Passed\n")
     assert "\x1b" not in said
@@ -75,7 +80,9 @@ def test_invariants_prints_a_table_and_ends_with_1_when_one_is_broken():
 
 
 @pytest.mark.django_db
-def test_invariants_that_need_a_lost_key_are_reported_and_the_others_are_checked(settings: Settings) -> None:
+def test_invariants_that_need_a_lost_key_are_reported_and_the_others_are_checked(
+    settings: Settings,
+) -> None:
     confirmed(env={"TOKEN": "x"})
     dispatched(lease_until=None)
     settings.SLIPSNISSE_KEYS = {"other": b"k" * 32}
@@ -95,7 +102,9 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     sealed_anew()
     note, result = run("audit", "verify")[1].splitlines()
     assert note.startswith("This machine had no file audit-newest-seal.json")
-    assert re.fullmatch(r"The audit log is intact. 3 entries of 1 chains read in \d+\.\d s\.", result)
+    assert re.fullmatch(
+        r"The audit log is intact. 3 entries of 1 chains read in \d+\.\d s\.", result
+    )
     assert "--full reads them again" in run("audit", "verify")[1]
     assert run("audit", "export", "--output", str(file))[0] == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -142,7 +151,8 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     assert "“project-slipsnisse” was added to" in run("connect", "gemini", "--workspace")[1]
     said = run("connect", "--list")[1]
     assert (
-        "project-slipsnisse: the project file of the directory as the agent of its workspace, stdio: connected" in said
+        "project-slipsnisse: the project file of the directory as the agent of its workspace, stdio: connected"
+        in said
     )
     assert "was removed from" in run("connect", "gemini", "--workspace", "--remove")[1]
     with pytest.raises(CommandError, match="over HTTP, the site does not see"):
@@ -152,6 +162,10 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("slp_nobodys\n"))
     with pytest.raises(CommandError, match="not a valid token"):
         run("connect", "codex", "--http", "--token-stdin")
-    for words in (["connect"], ["connect", "codex", "--in-environment"], ["connect", "windsurf", "--project"]):
+    for words in (
+        ["connect"],
+        ["connect", "codex", "--in-environment"],
+        ["connect", "windsurf", "--project"],
+    ):
         with pytest.raises(CommandError):
             run(*words)

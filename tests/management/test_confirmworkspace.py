@@ -49,7 +49,9 @@ def test_a_person_types_what_was_shown_or_gives_it_with_the_command(
     assert not ProjectFile.objects.get().confirmed
 
 
-def test_without_an_answer_nothing_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_nothing_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "uvx")
 
     def ended(_: str) -> str:

@@ -1,4 +1,5 @@
-"""A document of the whole site that people write or change by hand: said otherwise is not said anew."""
+"""A document of the whole site that people write or change by hand: said otherwise is not said
+anew."""
 
 from __future__ import annotations
 
@@ -35,23 +36,59 @@ GRANTED = {"agents": {"a": {}}, "servers": {"s": ECHO}}
     "said",
     [
         {"agents": {"a": {"enabled": True, "calls_per_minute": None, "name": ""}}},
-        {"servers": {"s": ECHO | {"enabled": True, "confirmed": False, "request_timeout": 5, "env": {}, "url": ""}}},
+        {
+            "servers": {
+                "s": ECHO
+                | {"enabled": True, "confirmed": False, "request_timeout": 5, "env": {}, "url": ""}
+            }
+        },
         GRANTED | {"grants": [GRANT | {"expires_at": "2036-11-21T12:00:00Z", "argument_pins": {}}]},
-        GRANTED | {"grants": [GRANT | {"expires_at": "2036-11-21 12:00:00+02:00"}, GRANT | {"note": "", "tool": None}]},
+        GRANTED
+        | {
+            "grants": [
+                GRANT | {"expires_at": "2036-11-21 12:00:00+02:00"},
+                GRANT | {"note": "", "tool": None},
+            ]
+        },
         GRANTED | {"grants": [GRANT | {"expires_at": "2036-11-21T12:00:00"}]},
-        MODELS | {"models": {"p/m": {"input_price": 0.1, "output_price": 2, "prices_from": "2026-01-01"}}},
-        MODELS | {"models": {"p/m": {"input_price": "0.10"}}, "experts": {"e": {"description": "d", "models": ["p/m"]}}},
-        {"roles": {"night": {"permissions": ["mcpregistry.view_server", "mcpregistry.view_agent"]}, "day": {}}},
-        {"servers": {"b": ECHO, "a": ECHO},
-         "channels": {"c": {"kind": "email", "addresses": ["a@example.org"], "servers": ["b", "a"], "rules": []}}},
-        {"credentials": {"c": {"scope": [], "value": ""}}, "configuration": {"keep_calls_days": 365}},
+        MODELS
+        | {"models": {"p/m": {"input_price": 0.1, "output_price": 2, "prices_from": "2026-01-01"}}},
+        MODELS
+        | {
+            "models": {"p/m": {"input_price": "0.10"}},
+            "experts": {"e": {"description": "d", "models": ["p/m"]}},
+        },
+        {
+            "roles": {
+                "night": {"permissions": ["mcpregistry.view_server", "mcpregistry.view_agent"]},
+                "day": {},
+            }
+        },
+        {
+            "servers": {"b": ECHO, "a": ECHO},
+            "channels": {
+                "c": {
+                    "kind": "email",
+                    "addresses": ["a@example.org"],
+                    "servers": ["b", "a"],
+                    "rules": [],
+                }
+            },
+        },
+        {
+            "credentials": {"c": {"scope": [], "value": ""}},
+            "configuration": {"keep_calls_days": 365},
+        },
     ],
     ids=lambda said: "+".join(said),
-)  # fmt: skip
+)
 @pytest.mark.parametrize("confirm", [True, False])
-def test_a_file_that_says_it_otherwise_changes_nothing_the_second_time(said: dict[str, Any], confirm: bool):
+def test_a_file_that_says_it_otherwise_changes_nothing_the_second_time(
+    said: dict[str, Any], confirm: bool
+):
     reading.take(HEAD | said, {}, confirm=confirm)
-    before, entries = rows(), AuditEntry.objects.count()
+    before = rows()
+    entries = AuditEntry.objects.count()
     again = reading.take(HEAD | said, {}, confirm=confirm)
     assert (again.made, again.changed) == ([], [])
     assert (rows(), AuditEntry.objects.count()) == (before, entries)
@@ -61,7 +98,10 @@ def test_what_a_file_does_not_confirm_it_does_not_take_back():
     server = saved("s", command=["/bin/echo"])
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     tool = new_tool(server, "t")
-    said = {"servers": {"s": ECHO}, "tools": {"s::t": {"definition": tool.pinned.data, "approved": False}}}
+    said = {
+        "servers": {"s": ECHO},
+        "tools": {"s::t": {"definition": tool.pinned.data, "approved": False}},
+    }
     for confirm in (True, False):
         assert reading.take(HEAD | said, {}, confirm=confirm).changed == []
     server.refresh_from_db()
@@ -89,9 +129,13 @@ def test_a_price_that_is_none_is_refused_with_its_place(number: Any):
 
 def model(name: str, **columns: Any) -> LanguageModel:
     """Of the one provider of this site."""
-    here = Provider.objects.first() or Provider(slug="p", kind="compatible", base_url="https://llm.example.org/v1")
+    here = Provider.objects.first() or Provider(
+        slug="p", kind="compatible", base_url="https://llm.example.org/v1"
+    )
     provider = providers.save_provider(provider=here, actor=ACTOR)
-    return providers.save_model(model=LanguageModel(provider=provider, name=name, **columns), actor=ACTOR)
+    return providers.save_model(
+        model=LanguageModel(provider=provider, name=name, **columns), actor=ACTOR
+    )
 
 
 def restored(file: str, secrets: dict[str, Any]) -> None:
@@ -104,7 +148,8 @@ def restored(file: str, secrets: dict[str, Any]) -> None:
 
 
 def test_the_mark_of_the_callers_model_goes_back_to_the_model_that_the_file_says():
-    first, second = model("a", compared=True), model("b")
+    first = model("a", compared=True)
+    second = model("b")
     file, secrets = exported()
     for each, marked in ((first, False), (second, True)):
         each.compared = marked
@@ -114,7 +159,9 @@ def test_the_mark_of_the_callers_model_goes_back_to_the_model_that_the_file_says
 
 def test_experts_that_called_each_other_the_other_way_round_do_so_again():
     one, two = (
-        experts.save_expert(expert=ExpertTool(name=name, description="d"), targets=[model(name)], actor=ACTOR)
+        experts.save_expert(
+            expert=ExpertTool(name=name, description="d"), targets=[model(name)], actor=ACTOR
+        )
         for name in ("one", "two")
     )
     ann = new_agent("ann")
@@ -127,13 +174,19 @@ def test_experts_that_called_each_other_the_other_way_round_do_so_again():
 
 
 @pytest.mark.parametrize("transport", ["http", "websocket"])
-def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(people: Any, transport: str):
+def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(
+    people: Any, transport: str
+):
     scheme = {"http": "https", "websocket": "wss"}[transport]
-    server = saved("s", transport=transport, url=f"{scheme}://x.example.org/mcp?api_key=hunter2hunter2")
+    server = saved(
+        "s", transport=transport, url=f"{scheme}://x.example.org/mcp?api_key=hunter2hunter2"
+    )
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     tool = new_tool(server, "t")
     grants.grant(agent=new_agent("ann"), tool=tool, actor=ACTOR)
-    own = Provider(slug="own", kind="compatible", base_url="https://llm.example.org/v1?token=hunter2hunter2")
+    own = Provider(
+        slug="own", kind="compatible", base_url="https://llm.example.org/v1?token=hunter2hunter2"
+    )
     providers.save_provider(provider=own, actor=ACTOR, key="k3y")
     file, secrets = exported()
     people()
@@ -152,7 +205,8 @@ def test_an_address_that_somebody_entered_stays_while_nobody_gives_the_files_own
     saved("s", transport="http", url="https://x.example.org/mcp?api_key=hunter2hunter2", name="one")
     file, _ = exported()
     server = Server.objects.get()
-    server.url, server.name = "https://y.example.org/mcp", "two"
+    server.url = "https://y.example.org/mcp"
+    server.name = "two"
     lifecycle.save_server(server=server, actor=ACTOR)
     assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == ["servers/s"]
     server.refresh_from_db()
@@ -167,8 +221,16 @@ def deep(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("columns", [{"note": "a\0b"}, {"argument_pins": {"a": "\ud800"}}, {"argument_pins": {"\0": 1}},
-                                     {"argument_pins": {"a": deep(61)}}], ids=["NUL", "half", "key", "deep"])  # fmt: skip
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"note": "a\0b"},
+        {"argument_pins": {"a": "\ud800"}},
+        {"argument_pins": {"\0": 1}},
+        {"argument_pins": {"a": deep(61)}},
+    ],
+    ids=["NUL", "half", "key", "deep"],
+)
 def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
     grant = Grant(agent=new_agent("ann"), server=new_server("s"), **columns)
     with pytest.raises(ConfigInvalid, match="NUL character, an incomplete surrogate pair"):
@@ -180,10 +242,16 @@ def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("levels", range(54, 62))
 def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
-    server, agent = new_server("s"), new_agent("ann")
-    grants.save_grant(grant=Grant(agent=agent, server=server, argument_pins={"a": deep(min(levels, 60))}), actor=ACTOR)
+    server = new_server("s")
+    agent = new_agent("ann")
+    grants.save_grant(
+        grant=Grant(agent=agent, server=server, argument_pins={"a": deep(min(levels, 60))}),
+        actor=ACTOR,
+    )
     schema = {"type": "object", "properties": {"q": {"default": deep(levels)}}}
-    observe.observe(server=server, listed=[{"name": "t", "description": "d", "inputSchema": schema}])
+    observe.observe(
+        server=server, listed=[{"name": "t", "description": "d", "inputSchema": schema}]
+    )
     decisions.approve(definition=server.tools.get().latest, actor=ACTOR)
     file, secrets = exported()
     before = rows()
@@ -192,8 +260,12 @@ def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
     assert rows() == before
 
 
-@pytest.mark.parametrize(("team", "member"), [("T/1", "U1"), ("T1", "U/1"), ("T1", "Ü1"), ("T1", "U 1")])
+@pytest.mark.parametrize(
+    ("team", "member"), [("T/1", "U1"), ("T1", "U/1"), ("T1", "Ü1"), ("T1", "U 1")]
+)
 def test_a_slack_person_has_ids_of_slack(team: str, member: str):
     ann = User.objects.create(username="zed")
     with pytest.raises(ConfigInvalid, match="Use the ID that Slack shows"):
-        outbox.save_slack_identity(identity=SlackIdentity(team=team, member=member, user=ann), actor=ACTOR)
+        outbox.save_slack_identity(
+            identity=SlackIdentity(team=team, member=member, user=ann), actor=ACTOR
+        )

@@ -1,4 +1,5 @@
-"""Whatever site people make: its document makes the same site, once more changes nothing, and another's rows stay.
+"""Whatever site people make: its document makes the same site, once more changes nothing, and
+another's rows stay.
 
 GENERATED_SITES=FIRST:COUNT tries other ones, for example 1000:200.
 """
@@ -24,7 +25,8 @@ from tests.controlplane.test_configuration import exported, people, rows
 from tests.fakes import generated
 
 __all__ = ["people"]
-pytestmark = pytest.mark.one_database  # which of them it is makes the document no other; both were tried with hundreds
+# which of them it is makes the document no other; both were tried with hundreds
+pytestmark = pytest.mark.one_database
 _FIRST, _COUNT = map(int, os.environ.get("GENERATED_SITES", "1:6").split(":"))
 SEEDS = range(_FIRST, _FIRST + _COUNT)
 
@@ -35,7 +37,8 @@ SEEDS = range(_FIRST, _FIRST + _COUNT)
 def test_a_generated_site_is_made_again_from_its_document(people: Any, seed: int) -> None:
     maker = generated.site(seed)
     assert maker.made > maker.refused, "most of it was taken"
-    before, (file, secrets) = rows(), exported()
+    before = rows()
+    (file, secrets) = exported()
     for secret in ("t0p", "k3y"):
         assert secret not in file.replace("h0.example.org/k3y", ""), secret
     people()
@@ -51,10 +54,13 @@ def test_a_generated_site_is_made_again_from_its_document(people: Any, seed: int
 @pytest.mark.exhaustive(but=("1",))
 @pytest.mark.usefixtures("live_db")
 @pytest.mark.parametrize("seed", SEEDS[::3])
-def test_its_secrets_and_decisions_may_come_later(people: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_secrets_and_decisions_may_come_later(
+    people: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writing, "WORK", 2)
     generated.site(seed)
-    before, (file, found) = rows(), exported()
+    before = rows()
+    (file, found) = exported()
     people()
     document = text.load(file.encode(), "site.yaml")
     assert text.load(text.dump(document).encode(), "site.json") == document
@@ -95,7 +101,9 @@ def test_rows_of_another_site_stay_as_they_are(people: Any, seed: int) -> None:
     now = every_row()
     assert {place: now.get(place) for place in before} == before
     others = Server.objects.filter(slug__startswith="x").values_list("slug", flat=True)
-    assert [name for name in report.kept if name.startswith("servers/")] == [f"servers/{slug}" for slug in others]
+    assert [name for name in report.kept if name.startswith("servers/")] == [
+        f"servers/{slug}" for slug in others
+    ]
     said = text.load(exported()[0].encode(), "")
     for section in {kind.section for kind in KINDS if kind.named} & document.keys():
         assert said[section].items() >= document[section].items(), section
@@ -103,7 +111,8 @@ def test_rows_of_another_site_stay_as_they_are(people: Any, seed: int) -> None:
 
 
 def unchanged(document: Any, secrets: dict[str, Any], *, confirm: bool) -> None:
-    """Once more it changes nothing in any table: no time, no revision, no entry of the audit log or a history."""
+    """Once more it changes nothing in any table: no time, no revision, no entry of the audit log or
+    a history."""
     before = {table: sorted(map(repr, origin.rows(table))) for table in origin.tables()}
     report = reading.take(document, secrets, confirm=confirm)
     assert (report.made, report.changed) == ([], [])
@@ -112,13 +121,18 @@ def unchanged(document: Any, secrets: dict[str, Any], *, confirm: bool) -> None:
 
 
 def every_row() -> dict[tuple[str, int], dict[str, Any]]:
-    """What configures the site, but for its settings: by section and key, with lists of other rows."""
+    """What configures the site, but for its settings: by section and key, with lists of other
+    rows."""
     found = {}
     for kind in KINDS:
         for row in kind.model._default_manager.all() if kind.section != "configuration" else ():
-            lists = {each.name: sorted(getattr(row, each.name).values_list("pk", flat=True))
-                     for each in row._meta.local_many_to_many}  # fmt: skip
-            plain = {each.attname: each.value_from_object(row) for each in row._meta.concrete_fields}
+            lists = {
+                each.name: sorted(getattr(row, each.name).values_list("pk", flat=True))
+                for each in row._meta.local_many_to_many
+            }
+            plain = {
+                each.attname: each.value_from_object(row) for each in row._meta.concrete_fields
+            }
             found[kind.section, row.pk] = plain | lists
     return found
 

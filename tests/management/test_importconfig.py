@@ -28,7 +28,8 @@ from tests.waiting import HANG_LIMIT
 
 def run(name: str, *words: str) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     try:
         call_command(name, *words, stdout=out, stderr=err, no_color=True)
     except SystemExit as end:
@@ -52,13 +53,19 @@ def test_export_gives_back_what_import_took(name: str, path: Path, tmp_path: Pat
     output = tmp_path / f"out{path.suffix}"
     words = ["--extended"] if name == "slipsnisse-extended" else []
     form = "slipsnisse" if words else name
-    assert run("exportconfig", "--format", form, *words, "--include-secrets", "-o", str(output))[0] == 0
+    assert (
+        run("exportconfig", "--format", form, *words, "--include-secrets", "-o", str(output))[0]
+        == 0
+    )
     assert text.load(output.read_bytes(), output.name) == text.load(path.read_bytes(), path.name)
 
 
 @pytest.mark.django_db
 def test_what_is_taken_as_it_stands_does_not_hide_the_rest(tmp_path: Path) -> None:
-    file = put(tmp_path / "mcp.json", {"mcpServers": {"a": {"command": "x", "args": ["y"], "colour": "blue"}}})
+    file = put(
+        tmp_path / "mcp.json",
+        {"mcpServers": {"a": {"command": "x", "args": ["y"], "colour": "blue"}}},
+    )
     every = run("importconfig", file, "-v", "2")[1].splitlines()
     plain = [line.endswith(": kept: Kept.") for line in every]
     assert any(plain)
@@ -109,7 +116,10 @@ def test_yaml_and_json_of_one_configuration_export_to_the_same_bytes() -> None:
 
 @pytest.mark.django_db
 def test_one_line_is_printed_for_every_key(tmp_path: Path) -> None:
-    file = put(tmp_path / "x.json", {"mcpServers": {"a": {"command": "x", "colour": "blue", "env": {"K": "${env:V}"}}}})
+    file = put(
+        tmp_path / "x.json",
+        {"mcpServers": {"a": {"command": "x", "colour": "blue", "env": {"K": "${env:V}"}}}},
+    )
     code, out, _ = run("importconfig", file, "-v", "2")
     assert code == 0
     lines = {line.split(": ")[1]: line.split(": ")[2] for line in out.splitlines()[:-1]}
@@ -127,7 +137,9 @@ def test_a_refused_file_exits_1_names_file_key_and_remedy_and_saves_nothing(tmp_
     file = put(tmp_path / "bad.yaml", "mcps:\n  fs: {command: npx, args: -y}\ntools: []\n")
     code, _, err = run("importconfig", file)
     assert code == 1
-    assert f"{file}: /mcps/fs/args: refused: The value is not of type array. Correct the value." in err
+    assert (
+        f"{file}: /mcps/fs/args: refused: The value is not of type array. Correct the value." in err
+    )
     assert "nothing was saved" in err
     assert not Server.objects.exists()
 
@@ -151,7 +163,9 @@ def test_the_extended_format_is_read_when_asked_for() -> None:
 
 @pytest.mark.django_db
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"mcpServers": {"a": {"command": "x"}}}')))
+    monkeypatch.setattr(
+        sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"mcpServers": {"a": {"command": "x"}}}'))
+    )
     assert run("importconfig", "-")[0] == 0
     assert Server.objects.get().slug == "a"
 
@@ -220,7 +234,9 @@ def test_export_hides_secrets_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_an_export_that_the_format_cannot_express_exits_1_and_writes_nothing(tmp_path: Path) -> None:
+def test_an_export_that_the_format_cannot_express_exits_1_and_writes_nothing(
+    tmp_path: Path,
+) -> None:
     put(tmp_path / "x.json", {"mcpServers": {"far": {"url": "https://h.example"}}})
     run("importconfig", str(tmp_path / "x.json"))
     output = tmp_path / "out.yaml"
@@ -236,15 +252,26 @@ def test_a_clients_entry_starts_runmcp_or_names_the_address() -> None:
     Endpoint.objects.get_or_create(slug="default")
     Agent.objects.get_or_create(slug="local")
     Agent.objects.create(slug="ann")
-    entry = json.loads(run("exportconfig", "--client", "claude-code", "--agent", "ann")[1])["mcpServers"]["slipsnisse"]
+    entry = json.loads(run("exportconfig", "--client", "claude-code", "--agent", "ann")[1])[
+        "mcpServers"
+    ]["slipsnisse"]
     assert entry == {
         "type": "stdio",
         "command": sys.executable,
-        "args": [str(settings.BASE_DIR / "manage.py"), "runmcp", "--endpoint", "default", "--agent", "ann"],
+        "args": [
+            str(settings.BASE_DIR / "manage.py"),
+            "runmcp",
+            "--endpoint",
+            "default",
+            "--agent",
+            "ann",
+        ],
         "env": entry["env"],
     }
     assert entry["env"]["SLIPSNISSE_VAR"] == str(settings.VAR_DIR)
-    entry = json.loads(run("exportconfig", "--client", "vscode", "--http")[1])["servers"]["slipsnisse"]
+    entry = json.loads(run("exportconfig", "--client", "vscode", "--http")[1])["servers"][
+        "slipsnisse"
+    ]
     assert entry["url"] == f"{settings.SITE_URL}/mcp/default"
     assert "required = true" in run("exportconfig", "--client", "codex")[1]
     with pytest.raises(CommandError, match="Choose stdio"):
@@ -337,7 +364,8 @@ def test_a_watched_file_is_imported_at_every_change_and_a_broken_one_changes_not
 def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, seen = tmp_path / "mcp-servers.json", list[Any]()
+    path = tmp_path / "mcp-servers.json"
+    seen = list[Any]()
 
     def clicked(_: float) -> None:
         """What happens between two looks."""
@@ -352,9 +380,13 @@ def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_k
                 raise KeyboardInterrupt
 
     # Of this module alone: other threads of the process sleep as well.
-    monkeypatch.setattr("mcpregistry.management.commands.exportconfig.time", SimpleNamespace(sleep=clicked))
+    monkeypatch.setattr(
+        "mcpregistry.management.commands.exportconfig.time", SimpleNamespace(sleep=clicked)
+    )
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("mcpregistry.management.commands.exportconfig.close_old_connections", lambda: None)
+    monkeypatch.setattr(
+        "mcpregistry.management.commands.exportconfig.close_old_connections", lambda: None
+    )
     call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch")
     contents, times = zip(*seen, strict=True)
     assert [each.get("id") for each in contents[1]["servers"]] == ["echo"]
@@ -364,15 +396,27 @@ def test_a_file_is_kept_in_step_with_what_is_clicked_and_its_content_before_is_k
     assert contents[3] == contents[1], "a file that somebody took away comes back"
     assert json.loads((tmp_path / "mcp-servers.json.bak").read_text()) == contents[0]
     with pytest.raises(CommandError, match="cannot be combined"):
-        call_command("exportconfig", "--format", "mcp-servers", "-o", str(path), "--watch", "--include-secrets")
+        call_command(
+            "exportconfig",
+            "--format",
+            "mcp-servers",
+            "-o",
+            str(path),
+            "--watch",
+            "--include-secrets",
+        )
 
 
 @pytest.mark.django_db
 def test_projects_become_workspaces_if_they_are_named(tmp_path: Path) -> None:
     Agent.objects.create(slug="ann")
-    projects = {f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")}
+    projects = {
+        f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")
+    }
     file = put(tmp_path / ".claude.json", {"projects": projects})
-    assert "projects without a workspace: /home/me/one, /home/me/two" in run("importconfig", file)[1]
+    assert (
+        "projects without a workspace: /home/me/one, /home/me/two" in run("importconfig", file)[1]
+    )
     printed = run("importconfig", file, "--project", "/home/me/one/", "--agent", "ann")[1]
     assert "projects without a workspace: /home/me/two" in printed
     assert Workspace.objects.get().directory == "/home/me/one"

@@ -1,4 +1,5 @@
-"""A first `migrate` that is killed at any step: no process serves that database, and the next `migrate` completes it."""
+"""A first `migrate` that is killed at any step: no process serves that database, and the next
+`migrate` completes it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ STEPS = ["migration_noted", "migration_applied", "triggers_made", "roles_made"]
 
 @pytest.mark.exhaustive(but=("triggers_made",))
 @pytest.mark.parametrize("step", STEPS)
-def test_a_killed_first_migrate_is_completed_by_the_next(live_db: None, tmp_path: Path, step: str) -> None:
+def test_a_killed_first_migrate_is_completed_by_the_next(
+    live_db: None, tmp_path: Path, step: str
+) -> None:
     site = elsewhere.of_the_same_kind(tmp_path / "var", migrate=False)
     code, said = site.run("migrate", "-v", "0", SLIPSNISSE_FAILPOINT=f"{step}:crash")
     assert code == -signal.SIGKILL, said
@@ -26,4 +29,6 @@ def test_a_killed_first_migrate_is_completed_by_the_next(live_db: None, tmp_path
     site.assert_whole()
 
 
-_INTERRUPTED = "__import__('mcpregistry.services.upkeep.completeness', fromlist=['interrupted']).interrupted()"
+_INTERRUPTED = (
+    "__import__('mcpregistry.services.upkeep.completeness', fromlist=['interrupted']).interrupted()"
+)

@@ -20,9 +20,12 @@ def made(django_user_model: Any) -> dict[str, Any]:
     server = Server.objects.create(slug="s")
     tool = Tool.objects.create(server=server, name="t", first_seen_at=NOW, last_seen_at=NOW)
     return {
-        "agent": Agent.objects.create(slug="a"), "endpoint": Endpoint.objects.create(slug="e"), "server": server,
-        "tool": tool, "user": django_user_model.objects.create_user("u"),
-    }  # fmt: skip
+        "agent": Agent.objects.create(slug="a"),
+        "endpoint": Endpoint.objects.create(slug="e"),
+        "server": server,
+        "tool": tool,
+        "user": django_user_model.objects.create_user("u"),
+    }
 
 
 def refused(create: Any) -> None:
@@ -33,12 +36,22 @@ def refused(create: Any) -> None:
 @pytest.mark.parametrize(
     ("parts", "right"),
     [
-        (("agent", "server"), True), (("agent", "tool"), True), (("endpoint", "server"), True), (("endpoint", "tool"), True),
-        ((), False), (("agent",), False), (("server",), False), (("agent", "endpoint", "server"), False),
-        (("agent", "server", "tool"), False), (("agent", "endpoint"), False), (("server", "tool"), False),
+        (("agent", "server"), True),
+        (("agent", "tool"), True),
+        (("endpoint", "server"), True),
+        (("endpoint", "tool"), True),
+        ((), False),
+        (("agent",), False),
+        (("server",), False),
+        (("agent", "endpoint", "server"), False),
+        (("agent", "server", "tool"), False),
+        (("agent", "endpoint"), False),
+        (("server", "tool"), False),
     ],
-)  # fmt: skip
-def test_a_grant_has_one_holder_and_one_object(made: dict[str, Any], parts: tuple[str, ...], right: bool):
+)
+def test_a_grant_has_one_holder_and_one_object(
+    made: dict[str, Any], parts: tuple[str, ...], right: bool
+):
     facts = {part: made[part] for part in parts}
     if right:
         assert Grant.objects.create(**facts).pk
@@ -50,7 +63,9 @@ def test_a_token_belongs_to_an_agent_or_to_a_person(made: dict[str, Any]):
     Token.objects.create(agent=made["agent"], name="n", hash="1")
     Token.objects.create(user=made["user"], name="n", hash="2")
     refused(lambda: Token.objects.create(name="n", hash="3"))
-    refused(lambda: Token.objects.create(agent=made["agent"], user=made["user"], name="n", hash="4"))
+    refused(
+        lambda: Token.objects.create(agent=made["agent"], user=made["user"], name="n", hash="4")
+    )
     refused(lambda: Token.objects.create(agent=made["agent"], name="n", hash="1"))
 
 
@@ -58,7 +73,11 @@ def test_names_are_unique_where_they_are_looked_up_by(made: dict[str, Any]):
     refused(lambda: Server.objects.create(slug="s"))
     refused(lambda: Agent.objects.create(slug="a"))
     refused(lambda: Endpoint.objects.create(slug="e"))
-    refused(lambda: Tool.objects.create(server=made["server"], name="t", first_seen_at=NOW, last_seen_at=NOW))
+    refused(
+        lambda: Tool.objects.create(
+            server=made["server"], name="t", first_seen_at=NOW, last_seen_at=NOW
+        )
+    )
     Definition.objects.create(tool=made["tool"], hash="h", body="{}", seen_at=NOW)
     refused(lambda: Definition.objects.create(tool=made["tool"], hash="h", body="{}", seen_at=NOW))
     facts = {"endpoint": made["endpoint"], "agent": made["agent"]}
@@ -68,7 +87,8 @@ def test_names_are_unique_where_they_are_looked_up_by(made: dict[str, Any]):
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "slug", ["", "a__b", "-a", "_a", ".a", "a b", "a/b", "ü", "a\nb", "a::b", "x" * 64, "a\x00", "\uff41"]
+    "slug",
+    ["", "a__b", "-a", "_a", ".a", "a b", "a/b", "ü", "a\nb", "a::b", "x" * 64, "a\x00", "\uff41"],
 )
 def test_a_slug_is_short_plain_and_holds_no_separator(slug: str):
     with pytest.raises(ValidationError):

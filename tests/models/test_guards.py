@@ -45,7 +45,8 @@ from subagents.models import EffortAgent, ExpertTool, Headend
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
-AUDIT, CALLS = AuditEntry._meta.db_table, Invocation._meta.db_table
+AUDIT = AuditEntry._meta.db_table
+CALLS = Invocation._meta.db_table
 
 
 def sql(statement: str, *values: Any) -> None:
@@ -58,7 +59,7 @@ def refused(statement: str, *values: Any) -> None:
         sql(statement, *values)
 
 
-# -- audit -------------------------------------------------------------------------------------------
+# -- audit -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -90,7 +91,9 @@ def test_the_audit_log_cannot_be_emptied_or_overwritten(entries: list[AuditEntry
     before = list(AuditEntry.objects.values())
     if connection.vendor == "postgresql":
         refused(f"TRUNCATE {AUDIT}")
-        refused(f"INSERT INTO {AUDIT} SELECT * FROM {AUDIT} ON CONFLICT (id) DO UPDATE SET body = 'x'")
+        refused(
+            f"INSERT INTO {AUDIT} SELECT * FROM {AUDIT} ON CONFLICT (id) DO UPDATE SET body = 'x'"
+        )
     else:
         # REPLACE deletes the old row without asking delete triggers.
         refused(
@@ -107,7 +110,10 @@ def test_the_orm_refuses_too(entries: list[AuditEntry]):
     for forbidden in (entries[0].save, entries[0].delete):
         with pytest.raises(TypeError):
             forbidden()
-    for bulk in (lambda: AuditEntry.objects.update(kind="y"), lambda: AuditEntry.objects.all().delete()):
+    for bulk in (
+        lambda: AuditEntry.objects.update(kind="y"),
+        lambda: AuditEntry.objects.all().delete(),
+    ):
         with pytest.raises(DatabaseError), transaction.atomic():
             bulk()
     assert AuditEntry.objects.count() == 2
@@ -120,7 +126,7 @@ def test_two_entries_never_share_a_place_in_a_chain(entries: list[AuditEntry]):
         AuditEntry.objects.create(**copy)
 
 
-# -- calls -------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 def call(state: State, id_: str = "c" * 32) -> Invocation:
@@ -153,7 +159,7 @@ def test_an_open_call_may_move(state: State):
     assert Invocation.objects.filter(state=state).update(state=State.UNKNOWN) == 1
 
 
-# -- configuration -----------------------------------------------------------------------------------
+# -- configuration ---------------------------------------------------------------------------------
 
 
 def revision() -> int:
@@ -169,28 +175,46 @@ def rows() -> dict[type[models.Model], Any]:
         tool = Tool.objects.create(server=server, name=f"t{n}", first_seen_at=NOW, last_seen_at=NOW)
         Definition.objects.create(tool=tool, hash=f"h{n}", body="{}", seen_at=NOW)
         pool = EnergyPool.objects.create(slug=f"p{n}")
-        agent, endpoint = Agent.objects.create(slug=f"a{n}", energy_pool=pool), Endpoint.objects.create(slug=f"e{n}")
+        agent = Agent.objects.create(slug=f"a{n}", energy_pool=pool)
+        endpoint = Endpoint.objects.create(slug=f"e{n}")
         found = {
-            Server: server, Tool: tool, Agent: agent, Endpoint: endpoint,
+            Server: server,
+            Tool: tool,
+            Agent: agent,
+            Endpoint: endpoint,
             Grant: Grant.objects.create(agent=agent, server=server),
             Token: Token.objects.create(agent=agent, name="n", prefix="p", hash=f"{n}"),
             Workspace: Workspace.objects.create(directory=f"/{n}", endpoint=endpoint, agent=agent),
-            ProjectFile: ProjectFile.objects.create(directory=f"/{n}", endpoint_slug="e", agent_slug="a", seen_at=NOW),
+            ProjectFile: ProjectFile.objects.create(
+                directory=f"/{n}", endpoint_slug="e", agent_slug="a", seen_at=NOW
+            ),
             Budget: Budget.objects.create(slug=f"b{n}", agent=agent, unit="calls"),
             Credential: Credential.objects.create(name=f"c{n}"),
-            PolicyRule: PolicyRule.objects.create(name=f"r{n}", approvers=Group.objects.create(name=f"g{n}")),
+            PolicyRule: PolicyRule.objects.create(
+                name=f"r{n}", approvers=Group.objects.create(name=f"g{n}")
+            ),
             Permit: Permit.objects.create(
-                agent=agent, tool=tool, definition_hash=f"h{n}", server_revision=1, expires_at=NOW, request=held(n)
+                agent=agent,
+                tool=tool,
+                definition_hash=f"h{n}",
+                server_revision=1,
+                expires_at=NOW,
+                request=held(n),
             ),
             **expert_rows(n, agent, endpoint),
-        }  # fmt: skip
+        }
     return found | {Configuration: Configuration.load()}
 
 
 def expert_rows(n: int, user: Agent, endpoint: Endpoint) -> dict[type[models.Model], Any]:
-    expert = ExpertTool.objects.create(name=f"x{n}", description="d", agent=Agent.objects.create(slug=f"x{n}"))
-    users, endpoints = ExpertTool.users.through, ExpertTool.endpoints.through
-    spoken = ExpertTool.objects.create(name=f"y{n}", description="d", agent=Agent.objects.create(slug=f"y{n}"))
+    expert = ExpertTool.objects.create(
+        name=f"x{n}", description="d", agent=Agent.objects.create(slug=f"x{n}")
+    )
+    users = ExpertTool.users.through
+    endpoints = ExpertTool.endpoints.through
+    spoken = ExpertTool.objects.create(
+        name=f"y{n}", description="d", agent=Agent.objects.create(slug=f"y{n}")
+    )
     return {
         ExpertTool: expert,
         Headend: Headend.objects.create(slug=f"h{n}", kind="rest", path=f"h{n}", endpoint=endpoint),
@@ -208,7 +232,11 @@ def held(n: int) -> ApprovalRequest:
 def another(field: models.Field, value: Any) -> Any:
     """A value that the column does not hold now, as SQL takes it."""
     if field.remote_field is not None:
-        return field.remote_field.model._default_manager.exclude(pk=value).values_list("pk", flat=True).first()
+        return (
+            field.remote_field.model._default_manager.exclude(pk=value)
+            .values_list("pk", flat=True)
+            .first()
+        )
     if isinstance(field, models.BooleanField):
         return not value
     if isinstance(field, models.DateTimeField):
@@ -224,13 +252,17 @@ def another(field: models.Field, value: Any) -> Any:
 
 def columns(model: type[models.Model]) -> list[models.Field]:
     every = [field for field in model._meta.local_concrete_fields if not field.primary_key]
-    return [field for field in every if (model, field.name) != (Configuration, "revision")]  # which is what is counted
+    # which is what is counted
+    return [field for field in every if (model, field.name) != (Configuration, "revision")]
 
 
 # Changing these alone would break a rule of the table: a grant has one holder and one object.
 EITHER_OR = {
-    (Grant, "endpoint"): "agent", (Grant, "tool"): "server", (Token, "user"): "agent", (Budget, "endpoint"): "agent",
-}  # fmt: skip
+    (Grant, "endpoint"): "agent",
+    (Grant, "tool"): "server",
+    (Token, "user"): "agent",
+    (Budget, "endpoint"): "agent",
+}
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -254,7 +286,8 @@ def _unread(model: type[models.Model], field: models.Field) -> bool:
 
 def _raised(row: models.Model, field: models.Field) -> tuple[int, int]:
     """By how much the revision rises when the column changes, and when it is only written again."""
-    model, table = type(row), row._meta.db_table
+    model = type(row)
+    table = row._meta.db_table
     other = EITHER_OR.get((model, field.name))
     clear = f", {model._meta.get_field(other).column} = NULL" if other else ""
     new = another(field, getattr(row, field.attname))
@@ -270,16 +303,26 @@ def _bulk(rows: dict[type[models.Model], Any]) -> list[tuple[str, int, Callable[
     return [
         ("update", 6, lambda: Agent.objects.update(enabled=False)),
         ("bulk_update", 1, lambda: Agent.objects.bulk_update([agent], ["slug"])),
-        ("bulk_create", 3, lambda: Agent.objects.bulk_create([Agent(slug=f"n{n}") for n in range(3)])),
-        ("upsert", 1, lambda: sql(
-            "INSERT INTO mcpregistry_agent (slug, name, description, enabled, capabilities, created_at) "
-            "SELECT slug, name, description, enabled, capabilities, created_at FROM mcpregistry_agent WHERE id = %s "
-            "ON CONFLICT (slug) DO UPDATE SET name = 'upserted'", agent.pk)),
+        (
+            "bulk_create",
+            3,
+            lambda: Agent.objects.bulk_create([Agent(slug=f"n{n}") for n in range(3)]),
+        ),
+        (
+            "upsert",
+            1,
+            lambda: sql(
+                "INSERT INTO mcpregistry_agent (slug, name, description, enabled, capabilities, created_at) "
+                "SELECT slug, name, description, enabled, capabilities, created_at FROM mcpregistry_agent WHERE id = %s "
+                "ON CONFLICT (slug) DO UPDATE SET name = 'upserted'",
+                agent.pk,
+            ),
+        ),
         ("save", 1, lambda: Agent.objects.create(slug="one")),
         ("queryset delete", 1, lambda: Workspace.objects.filter(pk=rows[Workspace].pk).delete()),
         ("cascade", 7, lambda: agent.delete()),
         ("raw delete", 2, lambda: sql("DELETE FROM mcpregistry_grant")),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -295,7 +338,9 @@ def test_every_way_of_writing_counts(rows: dict[type[models.Model], Any], which:
 def test_what_is_merely_seen_does_not_wake_every_process(rows: dict[type[models.Model], Any]):
     before = revision()
     server = rows[Server]
-    Server.objects.filter(pk=server.pk).update(last_ok_at=NOW, last_error="x", consecutive_failures=3, refreshed_at=NOW)
+    Server.objects.filter(pk=server.pk).update(
+        last_ok_at=NOW, last_error="x", consecutive_failures=3, refreshed_at=NOW
+    )
     Token.objects.update(last_used_at=NOW)
     Tool.objects.update(last_seen_at=NOW)
     ServerEvent.objects.create(server=server, at=NOW, kind="x")
@@ -326,7 +371,12 @@ def test_missing_guards_are_named_and_can_be_put_back():
     assert missing_guards() == []
     drop_guards()
     missing = missing_guards()
-    assert {"audit_no_update", "audit_no_delete", "call_stays_ended", "watch_mcpregistry_server_update"} <= set(missing)
+    assert {
+        "audit_no_update",
+        "audit_no_delete",
+        "call_stays_ended",
+        "watch_mcpregistry_server_update",
+    } <= set(missing)
     install_guards()
     install_guards()
     assert missing_guards() == []

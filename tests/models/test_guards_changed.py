@@ -1,4 +1,5 @@
-"""Somebody changes the triggers of the database, which is noticed whatever they are called; on both databases."""
+"""Somebody changes the triggers of the database, which is noticed whatever they are called; on both
+databases."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from mcpregistry.models.guards import altered_guards, install_guards, missing_gu
 from mcpregistry.services.upkeep.invariants.calls import check
 
 pytestmark = pytest.mark.django_db
-AUDIT, CALLS = AuditEntry._meta.db_table, Invocation._meta.db_table
+AUDIT = AuditEntry._meta.db_table
+CALLS = Invocation._meta.db_table
 
 
 def sql(statement: str) -> None:
@@ -20,18 +22,25 @@ def sql(statement: str) -> None:
 
 
 def hollow(name: str, table: str, event: str) -> None:
-    """A trigger of the same name that does nothing, as somebody makes it who wants to change the table unnoticed."""
+    """A trigger of the same name that does nothing, as somebody makes it who wants to change the
+    table unnoticed."""
     if connection.vendor == "postgresql":
         sql(f"DROP TRIGGER {name} ON {table}")
-        sql("CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN OLD; END $$")
-        sql(f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH STATEMENT EXECUTE FUNCTION nothing()")
+        sql(
+            "CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN OLD; END $$"
+        )
+        sql(
+            f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH STATEMENT EXECUTE FUNCTION nothing()"
+        )
     else:
         sql(f"DROP TRIGGER {name}")
         sql(f"CREATE TRIGGER {name} BEFORE {event} ON {table} BEGIN SELECT 1; END")
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(("name", "event"), [("audit_no_update", "UPDATE"), ("audit_no_delete", "DELETE")])
+@pytest.mark.parametrize(
+    ("name", "event"), [("audit_no_update", "UPDATE"), ("audit_no_delete", "DELETE")]
+)
 def test_trigger_that_does_nothing_is_named(name: str, event: str):
     assert altered_guards() == []
     hollow(name, AUDIT, event)
@@ -46,12 +55,20 @@ def test_trigger_that_the_site_has_not_made_is_named():
     """It drops what is written, and nobody hears of it."""
     assert unknown_guards() == []
     if connection.vendor == "postgresql":
-        sql("CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$")
-        sql(f"CREATE TRIGGER drops BEFORE INSERT ON {AUDIT} FOR EACH ROW EXECUTE FUNCTION nothing()")
+        sql(
+            "CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
+        )
+        sql(
+            f"CREATE TRIGGER drops BEFORE INSERT ON {AUDIT} FOR EACH ROW EXECUTE FUNCTION nothing()"
+        )
         sql(f"CREATE RULE keeps AS ON DELETE TO {AUDIT} DO INSTEAD NOTHING")
     else:
         sql(f"CREATE TRIGGER drops BEFORE INSERT ON {AUDIT} BEGIN SELECT RAISE(IGNORE); END")
-    found = {f"drops on {AUDIT}", f"keeps on {AUDIT}"} if connection.vendor == "postgresql" else {f"drops on {AUDIT}"}
+    found = (
+        {f"drops on {AUDIT}", f"keeps on {AUDIT}"}
+        if connection.vendor == "postgresql"
+        else {f"drops on {AUDIT}"}
+    )
     assert {*unknown_guards()} == found
     assert {each for each in _guard_findings() if each.endswith("does not belong to the site")} == {
         f"{name} does not belong to the site" for name in found
@@ -59,7 +76,11 @@ def test_trigger_that_the_site_has_not_made_is_named():
 
 
 def _guard_findings() -> tuple[str, ...]:
-    return next(each.examples for each in check(timezone.now()) if each.rule.startswith("The triggers of the database"))
+    return next(
+        each.examples
+        for each in check(timezone.now())
+        if each.rule.startswith("The triggers of the database")
+    )
 
 
 @pytest.mark.attack

@@ -1,4 +1,5 @@
-"""Hashes of what may hold a short secret cannot be guessed by somebody who only reads the database."""
+"""Hashes of what may hold a short secret cannot be guessed by somebody who only reads the
+database."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def with_other_key(settings: Any, make: Any) -> tuple[str, str]:
 
 
 def test_purposes_and_parts_have_hashes_of_their_own() -> None:
-    made = [keyed_digest(*words) for words in (("a", "b", "c"), ("a", "bc"), ("b", "b", "c"), ("a", "b", "d"))]
+    made = [
+        keyed_digest(*words)
+        for words in (("a", "b", "c"), ("a", "bc"), ("b", "b", "c"), ("a", "b", "d"))
+    ]
     assert all(one != other for one, other in itertools.combinations(made, 2))
     assert keyed_digest("a", "b") == keyed_digest("a", "b")
 
@@ -36,7 +40,9 @@ def test_hash_of_a_project_file_needs_the_key_of_the_site(settings: Any, tmp_pat
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     reading = read_project(tmp_path, {})
     assert reading is not None
-    assert reading.content != digest("project file", str(tmp_path), str(reading.path), stored(reading.entries))
+    assert reading.content != digest(
+        "project file", str(tmp_path), str(reading.path), stored(reading.entries)
+    )
 
     def content() -> str:
         again = read_project(tmp_path, {})
@@ -49,7 +55,10 @@ def test_hash_of_a_project_file_needs_the_key_of_the_site(settings: Any, tmp_pat
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Server(slug="s", env={"PIN": "4711"}).launch_hash(), lambda: Provider(slug="p").destination_hash()],
+    [
+        lambda: Server(slug="s", env={"PIN": "4711"}).launch_hash(),
+        lambda: Provider(slug="p").destination_hash(),
+    ],
     ids=["launch", "destination"],
 )
 def test_hash_of_what_holds_secrets_needs_the_key_of_the_site(settings: Any, make: Any) -> None:

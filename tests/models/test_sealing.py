@@ -14,7 +14,8 @@ from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.sealing import seal, unseal
 
-OLD, NEW = os.urandom(32), os.urandom(32)
+OLD = os.urandom(32)
+NEW = os.urandom(32)
 PLACE = "mcpregistry.server:1:sealed_env"
 
 
@@ -34,7 +35,9 @@ def test_a_value_comes_back_as_it_was(value: Any):
 def test_the_same_value_never_looks_the_same_and_shows_nothing():
     texts = {seal({"TOKEN": "canary"}, place=PLACE) for _ in range(50)}
     assert len(texts) == 50
-    assert not any("canary" in text or b"canary" in base64.b64decode(text.split(".")[2]) for text in texts)
+    assert not any(
+        "canary" in text or b"canary" in base64.b64decode(text.split(".")[2]) for text in texts
+    )
 
 
 def test_new_values_take_the_newest_key_and_old_ones_still_open(keys: Any):
@@ -74,8 +77,19 @@ def _broken(text: str) -> list[str]:
         copy[place] ^= 1
         flipped.append(f"{version}.{key}.{base64.b64encode(copy).decode()}")
     short = base64.b64encode(raw[:5]).decode()
-    return [*flipped, f"v2.{key}.{body}", f"{version}..{body}", f"{version}.{key}.", f"{version}.{key}.{short}",
-            f"{version}.{key}.not base64", f"{version}.{key}.é", "v1", "v1.old", "plain text", "{}"]  # fmt: skip
+    return [
+        *flipped,
+        f"v2.{key}.{body}",
+        f"{version}..{body}",
+        f"{version}.{key}.",
+        f"{version}.{key}.{short}",
+        f"{version}.{key}.not base64",
+        f"{version}.{key}.é",
+        "v1",
+        "v1.old",
+        "plain text",
+        "{}",
+    ]
 
 
 @pytest.mark.attack
@@ -88,18 +102,27 @@ def test_a_changed_text_opens_nothing_and_says_so_plainly(which: int):
 
 
 def _rows() -> tuple[Server, Server, Credential]:
-    servers = [Server.objects.create(slug=s, env={"A": f"env-{s}"}, headers={"B": f"headers-{s}"}) for s in "ab"]
+    servers = [
+        Server.objects.create(slug=s, env={"A": f"env-{s}"}, headers={"B": f"headers-{s}"})
+        for s in "ab"
+    ]
     return servers[0], servers[1], Credential.objects.create(name="c", value="secret")
 
 
-COLUMNS = [("mcpregistry_server", 0, "sealed_env"), ("mcpregistry_server", 0, "sealed_headers"),
-           ("mcpregistry_server", 1, "sealed_env"), ("mcpregistry_credential", 2, "sealed_value")]  # fmt: skip
+COLUMNS = [
+    ("mcpregistry_server", 0, "sealed_env"),
+    ("mcpregistry_server", 0, "sealed_headers"),
+    ("mcpregistry_server", 1, "sealed_env"),
+    ("mcpregistry_credential", 2, "sealed_value"),
+]
 
 
 @pytest.mark.attack
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("source", "goal"), [pair for pair in product(COLUMNS, COLUMNS) if pair[0] != pair[1]], ids=range(12)
+    ("source", "goal"),
+    [pair for pair in product(COLUMNS, COLUMNS) if pair[0] != pair[1]],
+    ids=range(12),
 )
 def test_a_secret_copied_to_another_row_or_column_does_not_open_there(
     source: tuple[str, int, str], goal: tuple[str, int, str]
@@ -107,7 +130,10 @@ def test_a_secret_copied_to_another_row_or_column_does_not_open_there(
     rows = _rows()
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {source[2]} FROM {source[0]} WHERE id = %s", [rows[source[1]].pk])
-        cursor.execute(f"UPDATE {goal[0]} SET {goal[2]} = %s WHERE id = %s", [*cursor.fetchone(), rows[goal[1]].pk])
+        cursor.execute(
+            f"UPDATE {goal[0]} SET {goal[2]} = %s WHERE id = %s",
+            [*cursor.fetchone(), rows[goal[1]].pk],
+        )
     row = rows[goal[1]]
     row.refresh_from_db()
     with pytest.raises(ConfigInvalid):
@@ -120,7 +146,9 @@ def test_rows_and_their_history_hold_no_secret_in_the_clear():
     server = rows[0]
     server.env = {"A": "changed"}
     server.save()
-    everything = repr([*Server.objects.values(), *Server.history.values(), *Credential.history.values()])
+    everything = repr(
+        [*Server.objects.values(), *Server.history.values(), *Credential.history.values()]
+    )
     assert not any(secret in everything for secret in ("env-a", "headers-a", "changed", "secret-"))
     assert server.history.first().sealed_env == server.sealed_env
     earlier = server.history.last()
@@ -135,7 +163,12 @@ def test_an_empty_value_is_stored_as_nothing_and_reads_as_its_kind():
     server.headers = {}
     server.save()
     server.refresh_from_db()
-    assert (server.sealed_env, server.sealed_headers, server.env, server.headers) == ("", "", {}, {})
+    assert (server.sealed_env, server.sealed_headers, server.env, server.headers) == (
+        "",
+        "",
+        {},
+        {},
+    )
 
 
 @pytest.mark.django_db

@@ -1,4 +1,5 @@
-"""Validation of a configured row looks for others with the same unique values, and only if the row's own have changed."""
+"""Validation of a configured row looks for others with the same unique values, and only if the
+row's own have changed."""
 
 from __future__ import annotations
 

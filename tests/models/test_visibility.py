@@ -15,14 +15,24 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _records() -> None:
-    expert = ExpertTool.objects.create(name="digest", agent=Agent.objects.create(slug="expert.digest"))
+    expert = ExpertTool.objects.create(
+        name="digest", agent=Agent.objects.create(slug="expert.digest")
+    )
     version = ExpertVersion.objects.create(expert=expert, number=1, hash="h", body="{}")
     for agent in ("ann", "bob"):
         call = ended(agent, agent_slug=agent)
         ApprovalRequest.objects.create(
-            id=agent, call=call, rule_name="r", quorum=1, execute_seconds=1, risk="low", risk_rank=1,
-            waiting_as="hold", asked_at=timezone.now(), decide_by=timezone.now(),
-        )  # fmt: skip
+            id=agent,
+            call=call,
+            rule_name="r",
+            quorum=1,
+            execute_seconds=1,
+            risk="low",
+            risk_rank=1,
+            waiting_as="hold",
+            asked_at=timezone.now(),
+            decide_by=timezone.now(),
+        )
         Run.objects.create(id=agent, version=version, caller=agent, created_at=timezone.now())
 
 
@@ -41,7 +51,9 @@ def test_an_agent_sees_what_is_its_own():
 
 
 def test_people_see_by_their_permissions():
-    viewer, decider, runner, nobody = map(User.objects.create_user, ("viewer", "decider", "runner", "nobody"))
+    viewer, decider, runner, nobody = map(
+        User.objects.create_user, ("viewer", "decider", "runner", "nobody")
+    )
     viewer.groups.add(Group.objects.get(name="viewer"))
     decider.user_permissions.add(Permission.objects.get(codename="decide_approval"))
     runner.user_permissions.add(Permission.objects.get(codename="run_expert"))

@@ -22,9 +22,15 @@ async def heard(make: Make, journal: Path, protocol: str) -> list[dict]:
     return [json.loads(line) for line in journal.read_text().splitlines()]
 
 
-async def test_a_legacy_server_is_greeted_in_order_by_name_and_with_no_client_capability(bench: Make, tmp_path: Path):
+async def test_a_legacy_server_is_greeted_in_order_by_name_and_with_no_client_capability(
+    bench: Make, tmp_path: Path
+):
     messages = await heard(bench, tmp_path / "journal", "legacy")
-    assert [message["method"] for message in messages[:3]] == ["initialize", "notifications/initialized", "tools/list"]
+    assert [message["method"] for message in messages[:3]] == [
+        "initialize",
+        "notifications/initialized",
+        "tools/list",
+    ]
     opening = messages[0]["params"]
     assert opening["protocolVersion"] == "2025-11-25"
     assert opening["clientInfo"]["name"] == "slipsnisse"
@@ -32,7 +38,9 @@ async def test_a_legacy_server_is_greeted_in_order_by_name_and_with_no_client_ca
     assert opening["capabilities"] == {}
 
 
-async def test_a_modern_server_is_told_name_and_version_with_every_request(bench: Make, tmp_path: Path):
+async def test_a_modern_server_is_told_name_and_version_with_every_request(
+    bench: Make, tmp_path: Path
+):
     messages = await heard(bench, tmp_path / "journal", "modern")
     methods = [message["method"] for message in messages]
     assert "initialize" not in methods

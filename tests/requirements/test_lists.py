@@ -38,7 +38,9 @@ def shown(listed: dict[str, Any]) -> list[dict[str, Any]]:
     grants.grant(agent=Agent.objects.create(slug="ann"), server=server, actor="test")
     Endpoint.objects.create(slug="default")
     now = load_snapshot()
-    catalogue = Catalogues([DownstreamTools()]).get(now, now.endpoints["default"], now.agents["ann"], 0.0)
+    catalogue = Catalogues([DownstreamTools()]).get(
+        now, now.endpoints["default"], now.agents["ann"], 0.0
+    )
     return [dict(listing) for listing in catalogue.page(None, legacy=False)[0]]
 
 

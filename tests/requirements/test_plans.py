@@ -1,6 +1,8 @@
-"""No list, filter, search, poll or figure goes through the record of calls or the audit log: each is read by an index.
+"""No list, filter, search, poll or figure goes through the record of calls or the audit log: each
+is read by an index.
 
-The plans are the databases' own, of the questions that the pages ask, with some thousands of rows and statistics.
+The plans are the databases' own, of the questions that the pages ask, with some thousands of rows
+and statistics.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from mcpregistry.services.access import tokens
 from mcpregistry.services.upkeep import statistics
 
 pytestmark = pytest.mark.django_db
-CALLS, AUDIT, HELD = "mcpregistry_invocation", "mcpregistry_auditentry", 20
+CALLS = "mcpregistry_invocation"
+AUDIT = "mcpregistry_auditentry"
+HELD = 20
 PARTIAL = ("call_open", "call_odd", "call_by_request", "audit_of_kind")  # hold few rows each
-ROWS, LATE, EARLY = 3_000, "2100-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
+ROWS = 3_000
+LATE = "2100-01-01T00:00:00Z"
+EARLY = "2020-01-01T00:00:00Z"
 
 
 def _choose_state(number: int) -> str:
@@ -36,39 +42,60 @@ def _choose_state(number: int) -> str:
 
 
 def fill() -> None:
-    now, numbers = timezone.now(), itertools.count()
+    now = timezone.now()
+    numbers = itertools.count()
     Endpoint.objects.create(slug="there")
     Agent.objects.create(slug="there")  # without any to choose from a filter is none
     Server.objects.create(slug="there", command=["x"])
     Invocation.objects.bulk_create(
         [
             Invocation(
-                id=f"{number:032x}", state=_choose_state(number),
-                agent_slug=f"agent-{number % 50}", endpoint_slug=f"door-{number % 5}", server_slug=f"server-{number % 60}",
-                tool_name=f"tool_{number % 70}", exposed_name=f"x__tool_{number % 70}", origin=("http", "stdio", "run")[number % 3],
-                request_id=f"r{number}" if number % 9 == 0 else "", received_at=now - timedelta(minutes=number), writer="w",
-                lease_until=now if number < HELD else None, outcome="allow",
+                id=f"{number:032x}",
+                state=_choose_state(number),
+                agent_slug=f"agent-{number % 50}",
+                endpoint_slug=f"door-{number % 5}",
+                server_slug=f"server-{number % 60}",
+                tool_name=f"tool_{number % 70}",
+                exposed_name=f"x__tool_{number % 70}",
+                origin=("http", "stdio", "run")[number % 3],
+                request_id=f"r{number}" if number % 9 == 0 else "",
+                received_at=now - timedelta(minutes=number),
+                writer="w",
+                lease_until=now if number < HELD else None,
+                outcome="allow",
             )
             for number in range(ROWS)
         ]
-    )  # fmt: skip
+    )
     ApprovalRequest.objects.bulk_create(
         ApprovalRequest(
-            id=call.pk, call=call, rule_name="r", rule_fingerprint="f", asked_at=call.received_at, decide_by=now,
+            id=call.pk,
+            call=call,
+            rule_name="r",
+            rule_fingerprint="f",
+            asked_at=call.received_at,
+            decide_by=now,
             decided_at=None if call.state == "pending" else now,
         )
         for call in Invocation.objects.filter(state__in=["pending", "rejected"])
-    )  # fmt: skip
+    )
     kinds = [*["call.dispatched", "call.succeeded"] * 20, *(f"odd.{number}" for number in range(4))]
     AuditEntry.objects.bulk_create(
         [
             AuditEntry(
-                writer="w", seq=next(numbers) + 1, at=now, kind=kinds[number % len(kinds)], actor=f"agent-{number % 50}",
-                subject=f"call:{number // 2:032x}", body="{}", prev="p", hash="h",
+                writer="w",
+                seq=next(numbers) + 1,
+                at=now,
+                kind=kinds[number % len(kinds)],
+                actor=f"agent-{number % 50}",
+                subject=f"call:{number // 2:032x}",
+                body="{}",
+                prev="p",
+                hash="h",
             )
             for number in range(ROWS)
         ]
-    )  # fmt: skip
+    )
 
 
 def looked_at() -> None:
@@ -83,7 +110,9 @@ def admin(db: None) -> Client:
     fill()
     looked_at()
     owner = User.objects.create_superuser("owner")
-    client = Client(HTTP_AUTHORIZATION=f"Bearer {tokens.issue_token(name='t', actor='t', user=owner)[1]}")
+    client = Client(
+        HTTP_AUTHORIZATION=f"Bearer {tokens.issue_token(name='t', actor='t', user=owner)[1]}"
+    )
     client.force_login(owner)
     return client
 
@@ -105,7 +134,9 @@ def scans(plan: str) -> list[str]:
     lines = [line.strip() for line in plan.splitlines()]
     if connection.vendor == "postgresql":
         after = zip(lines, [*lines[1:], ""], strict=True)
-        read = [(line, then) for line, then in after if f" on {CALLS}" in line or f" on {AUDIT}" in line]
+        read = [
+            (line, then) for line, then in after if f" on {CALLS}" in line or f" on {AUDIT}" in line
+        ]
         whole = [line for line, then in read if not then.startswith(("Index Cond", "Recheck Cond"))]
     else:
         whole = [line for line in lines if line.startswith((f"SCAN {CALLS}", f"SCAN {AUDIT}"))]
@@ -114,7 +145,11 @@ def scans(plan: str) -> list[str]:
 
 def unbounded(what: str, asked: CaptureQueriesContext) -> list[str]:
     found = plans(asked)
-    bounded = [query for query, plan in found if " WHERE " not in query and " LIMIT " in query and "TEMP" not in plan]
+    bounded = [
+        query
+        for query, plan in found
+        if " WHERE " not in query and " LIMIT " in query and "TEMP" not in plan
+    ]
     open_plans = [(query, plan) for query, plan in found if query not in bounded]
     return [f"{what}\n{line}\n{query}" for query, plan in open_plans for line in scans(plan)]
 
@@ -135,27 +170,70 @@ def listed(model: type[Model], query: str) -> list[str]:
     return unbounded(f"{model.__name__} {query}", asked)
 
 
-REST = [
-    "/api/v1/invocations?" + each
-    for each in (
-        "state=succeeded", "state=rejected", "state=void", "state=pending", "agent=agent-1", "agent=nobody", "endpoint=nothing", "server=nothing",
-        "tool=nothing", "tool=tool_1", "tool=x__tool_1", "origin=rest", "request_id=nothing", f"since={LATE}", f"until={EARLY}",
-    )
-] + [
-    "/api/v1/audit?" + each
-    for each in ("kind=odd.1", "kind=nothing", "actor=nobody", "subject=nothing", f"since={LATE}", f"until={EARLY}")
-] + [
-    "/approvals/live/?v=0", "/approvals/live/?agent=nobody", "/api/v1/approvals?state=pending", "/api/v1/status",
-    "/admin/analyzer/?days=90", "/api/v1/access/proposals?days=7", "/admin/context-bill/?agent=there&endpoint=there",
-    "/usage/?by=tool&agent=agent-1&period=90d", "/usage/?by=tool&endpoint=door-1&period=24h", "/usage/usage.csv?by=agent&period=7d",
-    "/api/v1/usage?by=tool&agent=agent-1&period=90d", "/api/v1/usage/failures?period=7d", "/usage/failures/?period=90d", "/search/?q=nothing-like-it",
-]  # fmt: skip
+REST = (
+    [
+        "/api/v1/invocations?" + each
+        for each in (
+            "state=succeeded",
+            "state=rejected",
+            "state=void",
+            "state=pending",
+            "agent=agent-1",
+            "agent=nobody",
+            "endpoint=nothing",
+            "server=nothing",
+            "tool=nothing",
+            "tool=tool_1",
+            "tool=x__tool_1",
+            "origin=rest",
+            "request_id=nothing",
+            f"since={LATE}",
+            f"until={EARLY}",
+        )
+    ]
+    + [
+        "/api/v1/audit?" + each
+        for each in (
+            "kind=odd.1",
+            "kind=nothing",
+            "actor=nobody",
+            "subject=nothing",
+            f"since={LATE}",
+            f"until={EARLY}",
+        )
+    ]
+    + [
+        "/approvals/live/?v=0",
+        "/approvals/live/?agent=nobody",
+        "/api/v1/approvals?state=pending",
+        "/api/v1/status",
+        "/admin/analyzer/?days=90",
+        "/api/v1/access/proposals?days=7",
+        "/admin/context-bill/?agent=there&endpoint=there",
+        "/usage/?by=tool&agent=agent-1&period=90d",
+        "/usage/?by=tool&endpoint=door-1&period=24h",
+        "/usage/usage.csv?by=agent&period=7d",
+        "/api/v1/usage?by=tool&agent=agent-1&period=90d",
+        "/api/v1/usage/failures?period=7d",
+        "/usage/failures/?period=90d",
+        "/search/?q=nothing-like-it",
+    ]
+)
 LISTS = [
-    (Invocation, each) for each in ("state__exact=rejected", "agent=nobody", "server=nothing", "origin=rest", "period=hour")
-] + [(AuditEntry, f"q={each}") for each in ("nothing", "odd.1", "agent-1", "call:")]  # fmt: skip
+    (Invocation, each)
+    for each in (
+        "state__exact=rejected",
+        "agent=nobody",
+        "server=nothing",
+        "origin=rest",
+        "period=hour",
+    )
+] + [(AuditEntry, f"q={each}") for each in ("nothing", "odd.1", "agent-1", "call:")]
 
 
-def test_what_lists_are_narrowed_to_is_found_by_an_index(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lists_are_narrowed_to_is_found_by_an_index(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(audit, "_BEGINNINGS", 20)  # of so few entries a thousand are worth a scan
     found = [said for address in REST for said in got(address, admin)]
     found += [said for model, query in LISTS for said in listed(model, query)]
@@ -179,12 +257,16 @@ def test_the_clock_lets_sqlite_look_at_its_tables(db: None) -> None:
         cursor.execute("SELECT count(*) FROM sqlite_stat1 WHERE tbl = %s", [CALLS])
         assert cursor.fetchone()[0] > 5
         cursor.execute(
-            "SELECT stat FROM sqlite_stat1 WHERE tbl = %s AND idx IN ('call_by_time', 'call_by_agent')", [CALLS]
+            "SELECT stat FROM sqlite_stat1 WHERE tbl = %s AND idx IN ('call_by_time', 'call_by_agent')",
+            [CALLS],
         )
-        assert [int(stat.split()[0]) for (stat,) in cursor.fetchall()] == [ROWS, ROWS]  # not as guessed from a part
+        # not as guessed from a part
+        assert [int(stat.split()[0]) for (stat,) in cursor.fetchall()] == [ROWS, ROWS]
 
 
 def test_a_beginning_finds_entries_of_the_log(admin: Client) -> None:
     assert searched(AuditEntry.objects.all(), "call:0000").count() == 1_000
-    assert {each.kind for each in searched(AuditEntry.objects.all(), "odd")} == {f"odd.{n}" for n in range(4)}
+    assert {each.kind for each in searched(AuditEntry.objects.all(), "odd")} == {
+        f"odd.{n}" for n in range(4)
+    }
     assert searched(AuditEntry.objects.all(), "agent-1").count() == ROWS / 50

@@ -1,4 +1,5 @@
-"""The sample configuration of the sub-agent's design: imported, confirmed, tested, and its tools called by an agent."""
+"""The sample configuration of the sub-agent's design: imported, confirmed, tested, and its tools
+called by an agent."""
 
 from __future__ import annotations
 
@@ -34,35 +35,63 @@ ACTOR = "user:ann"
 
 
 def sample(folder: Path, github: str) -> bytes:
-    """As designed, but for what cannot be had here: the file server is started as it is installed, GitHub's by its address,
+    """As designed, but for what cannot be had here: the file server is started as it is installed,
+    GitHub's by its address,
 
-    and in place of PyPI's fetch server, whose packages nothing else here needs, one that has its tool.
+    and in place of PyPI's fetch server, whose packages nothing else here needs, one that has its
+    tool.
     """
     files = {"command": node_program(), "args": [npm_module(FILESYSTEM), str(folder)]}
-    return json.dumps({
-        "servers": [
-            {"id": "filesystem", "name": "filesystem", "enabled": True, **files},
-            {"id": "github", "name": "github", "enabled": True, "url": github,
-             "headers": {"Authorization": "Bearer ${cred:github}"}},
-            {"id": "fetch", "name": "fetch", "enabled": True, "command": sys.executable,
-             "args": ["-S", str(SERVERS / "fetch.py")]},
-            {"id": "web-search", "name": "brave-search", "command": "npx", "args": ["-y", "x"], "enabled": False,
-             "env": {"BRAVE_API_KEY": "${BRAVE_API_KEY}"}},
-        ],
-        "subAgentEnabled": True, "autoDiscoveryEnabled": False, "toolApprovalRequired": False,
-    }).encode()  # fmt: skip
+    return json.dumps(
+        {
+            "servers": [
+                {"id": "filesystem", "name": "filesystem", "enabled": True, **files},
+                {
+                    "id": "github",
+                    "name": "github",
+                    "enabled": True,
+                    "url": github,
+                    "headers": {"Authorization": "Bearer ${cred:github}"},
+                },
+                {
+                    "id": "fetch",
+                    "name": "fetch",
+                    "enabled": True,
+                    "command": sys.executable,
+                    "args": ["-S", str(SERVERS / "fetch.py")],
+                },
+                {
+                    "id": "web-search",
+                    "name": "brave-search",
+                    "command": "npx",
+                    "args": ["-y", "x"],
+                    "enabled": False,
+                    "env": {"BRAVE_API_KEY": "${BRAVE_API_KEY}"},
+                },
+            ],
+            "subAgentEnabled": True,
+            "autoDiscoveryEnabled": False,
+            "toolApprovalRequired": False,
+        }
+    ).encode()
 
 
 def brought(raw: bytes, port: int) -> list[str]:
-    """The file is imported; the token is kept for GitHub alone; fetch may reach ``port`` alone; all launches are confirmed."""
+    """The file is imported; the token is kept for GitHub alone; fetch may reach ``port`` alone; all
+    launches are confirmed."""
     credential = Credential(name="github")
-    credentials.save_credential(credential=credential, value="ghp_s3cret", scope=["server:github"], actor=ACTOR)
+    credentials.save_credential(
+        credential=credential, value="ghp_s3cret", scope=["server:github"], actor=ACTOR
+    )
     found = import_file(raw=raw, path="mcp-servers.json", actor=ACTOR, may_rule=True)
     assert found.saved, found.refused
     Server.objects.filter(slug="github").update(allowed_networks=["127.0.0.0/8"])
     Server.objects.filter(slug="filesystem").update(connect_timeout=HANG_LIMIT)
     Server.objects.filter(slug="fetch").update(
-        sandbox="enforce", sandbox_network="ports", sandbox_connect=[port], sandbox_read=[str(SERVERS)]
+        sandbox="enforce",
+        sandbox_network="ports",
+        sandbox_connect=[port],
+        sandbox_read=[str(SERVERS)],
     )
     states = [f"{row.slug} {row.lifecycle}" for row in Server.objects.order_by("slug")]
     for row in Server.objects.exclude(slug="web-search"):
@@ -87,10 +116,17 @@ async def test_the_sample_is_imported_confirmed_tested_and_called(
     with listening(page):
         await used(site, manager, tmp_path, tools, page.url)
     names = await db_call(lambda: sorted(Invocation.objects.values_list("exposed_name", flat=True)))
-    assert names == ["fetch_fetch", "fetch_fetch", "filesystem_read_text_file", "github_create_issue"]
+    assert names == [
+        "fetch_fetch",
+        "fetch_fetch",
+        "filesystem_read_text_file",
+        "github_create_issue",
+    ]
 
 
-async def used(site: Callable[..., Any], manager: Any, tmp_path: Path, tools: list[dict[str, Any]], page: str) -> None:
+async def used(
+    site: Callable[..., Any], manager: Any, tmp_path: Path, tools: list[dict[str, Any]], page: str
+) -> None:
     async with fake_http(Echo(tools=tools)) as github:
         states = await db_call(brought, sample(tmp_path, github.url), urlsplit(page).port or 0)
         assert states == ["fetch draft", "filesystem draft", "github draft", "web-search disabled"]

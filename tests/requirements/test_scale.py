@@ -1,4 +1,5 @@
-"""A site with very many servers is listed from its rows, in a few queries, and nothing is started for it."""
+"""A site with very many servers is listed from its rows, in a few queries, and nothing is started
+for it."""
 
 from __future__ import annotations
 
@@ -18,14 +19,18 @@ MANY = 1_000
 
 def fill() -> None:
     """``MANY`` active servers with one approved tool each, all granted to one agent."""
-    now, listed = timezone.now(), {"name": "say", "description": "Says it.", "inputSchema": {"type": "object"}}
+    now = timezone.now()
+    listed = {"name": "say", "description": "Says it.", "inputSchema": {"type": "object"}}
     Server.objects.bulk_create(
-        Server(slug=f"s{number:04}", command=["no-such-program"], lifecycle="active") for number in range(MANY)
+        Server(slug=f"s{number:04}", command=["no-such-program"], lifecycle="active")
+        for number in range(MANY)
     )
     Tool.objects.bulk_create(
-        Tool(server=server, name="say", first_seen_at=now, last_seen_at=now) for server in Server.objects.all()
+        Tool(server=server, name="say", first_seen_at=now, last_seen_at=now)
+        for server in Server.objects.all()
     )
-    body, found = stored(listed), definition_hash(listed)
+    body = stored(listed)
+    found = definition_hash(listed)
     Definition.objects.bulk_create(
         Definition(tool=tool, hash=found, body=body, seen_at=now, decided_at=now, approved=True)
         for tool in Tool.objects.all()
@@ -41,13 +46,18 @@ def fill() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_thousand_servers_are_listed_in_a_few_queries_and_none_is_started(django_assert_max_num_queries):
+def test_a_thousand_servers_are_listed_in_a_few_queries_and_none_is_started(
+    django_assert_max_num_queries,
+):
     fill()
     children = below()
     with django_assert_max_num_queries(14):  # one for each kind of row, whatever their number
         now = load_snapshot()
-    catalogue = Catalogues([DownstreamTools()]).get(now, now.endpoints["default"], now.agents["ann"], 0.0)
-    listed, cursor = [], None
+    catalogue = Catalogues([DownstreamTools()]).get(
+        now, now.endpoints["default"], now.agents["ann"], 0.0
+    )
+    listed = []
+    cursor = None
     while cursor or not listed:
         page, cursor = catalogue.page(cursor, legacy=False)
         listed += page

@@ -20,14 +20,21 @@ from tests.externals import ROOT
 from tests.waiting import HANG_LIMIT, until
 
 
-async def test_a_starting_process_connects_eager_servers_and_no_others(site: Callable[..., Any], live_db: None):
+async def test_a_starting_process_connects_eager_servers_and_no_others(
+    site: Callable[..., Any], live_db: None
+):
     def prepare() -> Server:
         add_server("slow", tool("count"))
         return add_server("echo", tool("echo"), connect_mode="eager")
 
     eager = await db_call(prepare)
     here = await site()
-    await until(lambda: eager.pk in here.engine.pool.states() and here.engine.pool.states()[eager.pk].pid is not None)
+    await until(
+        lambda: (
+            eager.pk in here.engine.pool.states()
+            and here.engine.pool.states()[eager.pk].pid is not None
+        )
+    )
     assert set(here.engine.pool.states()) == {eager.pk}
 
 
@@ -42,5 +49,7 @@ def test_a_process_that_starts_later_finds_the_configuration_as_it_was(site_env:
     file = sample("mcp-servers/mcp-servers.json")
     assert import_file(raw=file, path="mcp-servers.json", actor="test").saved
     words = [sys.executable, "manage.py", "exportconfig", "--format", "mcp-servers"]
-    done = subprocess.run(words, cwd=ROOT, env=site_env, capture_output=True, text=True, timeout=HANG_LIMIT)
+    done = subprocess.run(
+        words, cwd=ROOT, env=site_env, capture_output=True, text=True, timeout=HANG_LIMIT
+    )
     assert json.loads(done.stdout) == json.loads(file), done.stderr

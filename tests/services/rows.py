@@ -21,7 +21,10 @@ from tests.fakes.targets import SERVERS
 
 def draft(slug: str = "echo", **changes: Any) -> Server:
     """A stdio server that starts the fake of that name, not confirmed yet."""
-    values: dict[str, Any] = {"slug": slug, "command": [sys.executable, "-S", str(SERVERS / f"{slug}.py")]}
+    values: dict[str, Any] = {
+        "slug": slug,
+        "command": [sys.executable, "-S", str(SERVERS / f"{slug}.py")],
+    }
     return save_server(server=Server(**(values | changes)), actor="test")
 
 
@@ -30,7 +33,9 @@ def confirmed(slug: str = "echo", **changes: Any) -> Server:
     return confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
 
 
-def dispatched(call_id: str = "c1", *, lease: timedelta = timedelta(seconds=-1), **changes: Any) -> Invocation:
+def dispatched(
+    call_id: str = "c1", *, lease: timedelta = timedelta(seconds=-1), **changes: Any
+) -> Invocation:
     """A call as the recorder leaves it when its process dies: dispatched, with its audit entry."""
     now = timezone.now()
     values: dict[str, Any] = {
@@ -53,7 +58,12 @@ def dispatched(call_id: str = "c1", *, lease: timedelta = timedelta(seconds=-1),
 
 def ended(call_id: str, **changes: Any) -> Invocation:
     """A call that succeeded, with both audit entries."""
-    values = {"state": State.SUCCEEDED, "lease_until": None, "finished_at": timezone.now(), "result": "{}"}
+    values = {
+        "state": State.SUCCEEDED,
+        "lease_until": None,
+        "finished_at": timezone.now(),
+        "result": "{}",
+    }
     call = dispatched(call_id, **(values | {"result_bytes": 2} | changes))
     audit.record(kind=f"call.{call.state}", actor="local", subject=f"call:{call_id}")
     return call

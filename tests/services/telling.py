@@ -27,19 +27,25 @@ LOOPBACK = ["127.0.0.1/32"]
 SIGNING = "whsec_" + base64.b64encode(b"canary-signing-key-0123456789abc").decode()
 
 
-def webhook(url: str, name: str = "hook", *, access: dict[str, str] | None = None, **fields: Any) -> Channel:
+def webhook(
+    url: str, name: str = "hook", *, access: dict[str, str] | None = None, **fields: Any
+) -> Channel:
     channel = Channel(name=name, kind="webhook", **({"allowed_networks": LOOPBACK} | fields))
     given = {"url": url, "signing": SIGNING} | (access or {})
     return outbox.save_channel(channel=channel, actor="test", access=given)
 
 
 def email(*addresses: str, name: str = "mail", **fields: Any) -> Channel:
-    channel = Channel(name=name, kind="email", addresses=list(addresses or ("ann@example.org",)), **fields)
+    channel = Channel(
+        name=name, kind="email", addresses=list(addresses or ("ann@example.org",)), **fields
+    )
     return outbox.save_channel(channel=channel, actor="test")
 
 
 def slack_room(url: str, name: str = "slack", **fields: Any) -> Channel:
-    channel = Channel(name=name, kind="slack", room=slack.ROOM, **({"allowed_networks": LOOPBACK} | fields))
+    channel = Channel(
+        name=name, kind="slack", room=slack.ROOM, **({"allowed_networks": LOOPBACK} | fields)
+    )
     access = {"url": url, "token": slack.TOKEN, "signing": slack.SIGNING}
     return outbox.save_channel(channel=channel, actor="test", access=access)
 
@@ -48,21 +54,40 @@ def held(
     risk: str = "low", arguments: Any = None, *, call: dict[str, Any] | None = None, **fields: Any
 ) -> ApprovalRequest:
     """A call that waits for people, as the pipeline leaves it."""
-    now, call_id = timezone.now(), secrets.token_hex(16)
+    now = timezone.now()
+    call_id = secrets.token_hex(16)
     values: dict[str, Any] = {
-        "id": call_id, "state": State.PENDING, "agent_slug": "robot", "endpoint_slug": "default",
-        "server_slug": "files", "tool_name": "delete_file", "exposed_name": "files__delete_file",
-        "definition_hash": "d" * 64, "binding": "b" * 64, "outcome": "ask",
+        "id": call_id,
+        "state": State.PENDING,
+        "agent_slug": "robot",
+        "endpoint_slug": "default",
+        "server_slug": "files",
+        "tool_name": "delete_file",
+        "exposed_name": "files__delete_file",
+        "definition_hash": "d" * 64,
+        "binding": "b" * 64,
+        "outcome": "ask",
         "arguments": canonical({"path": "a.txt"} if arguments is None else arguments),
-        "origin": "http", "writer": "web:box:1:a", "received_at": now, "lease_until": now + timedelta(hours=1),
-    }  # fmt: skip
+        "origin": "http",
+        "writer": "web:box:1:a",
+        "received_at": now,
+        "lease_until": now + timedelta(hours=1),
+    }
     audit.record(kind="call.pending", actor="robot", subject=f"call:{call_id}")
     rank = {"low": 1, "medium": 2, "high": 3}[risk]
-    more = {"rule_name": "Ask before writing", "rule_fingerprint": "f" * 64, "decide_by": now + timedelta(minutes=15)}
+    more = {
+        "rule_name": "Ask before writing",
+        "rule_fingerprint": "f" * 64,
+        "decide_by": now + timedelta(minutes=15),
+    }
     return ApprovalRequest.objects.create(
-        id=secrets.token_hex(16), call=Invocation.objects.create(**(values | (call or {}))), risk=risk,
-        risk_rank=rank, asked_at=now, **(more | fields),
-    )  # fmt: skip
+        id=secrets.token_hex(16),
+        call=Invocation.objects.create(**(values | (call or {}))),
+        risk=risk,
+        risk_rank=rank,
+        asked_at=now,
+        **(more | fields),
+    )
 
 
 def tell(event: str, request: ApprovalRequest) -> list[Delivery]:

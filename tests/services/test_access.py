@@ -59,7 +59,11 @@ def test_a_dead_token_is_not_found(agent: Agent, how: str):
     elif how == "disabled":
         Agent.objects.update(enabled=False)
     else:
-        raw = {"changed": raw[:-1] + ("a" if raw[-1] != "a" else "b"), "empty": "", "surrogate": raw + "\ud800"}[how]
+        raw = {
+            "changed": raw[:-1] + ("a" if raw[-1] != "a" else "b"),
+            "empty": "",
+            "surrogate": raw + "\ud800",
+        }[how]
     assert tokens.find_token(raw) is None
 
 
@@ -134,7 +138,8 @@ def test_the_same_grant_is_not_made_twice_but_a_narrower_one_is_another(agent: A
 def test_pins_are_an_object(agent: Agent, pins: Any):
     with pytest.raises(ConfigInvalid):
         grants.save_grant(
-            grant=Grant(agent=agent, server=Server.objects.create(slug="s"), argument_pins=pins), actor=ACTOR
+            grant=Grant(agent=agent, server=Server.objects.create(slug="s"), argument_pins=pins),
+            actor=ACTOR,
         )
 
 
@@ -189,7 +194,9 @@ def test_a_capability_that_has_become_ambiguous_counts_for_nothing():
 def serving(slug: str, *tools: str, slug_later: str = "") -> Server:
     server = lifecycle.save_server(server=Server(slug=slug, command=["x"]), actor=ACTOR)
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
-    observe.observe(server=server, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in tools])
+    observe.observe(
+        server=server, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in tools]
+    )
     decisions.approve_waiting(server=server, actor=ACTOR)
     if slug_later:
         server.slug = slug_later

@@ -1,4 +1,5 @@
-"""The access analyzer on a made history: what it proposes stops nothing that was used, and concludes nothing too early."""
+"""The access analyzer on a made history: what it proposes stops nothing that was used, and
+concludes nothing too early."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_call
 from mcpregistry.domain.policy.narrowing import LEAST, Alike, Folder
-from mcpregistry.models import Agent, AuditEntry, Configuration, CountedSpan, Endpoint, Grant, Invocation, Server, Tool
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Configuration,
+    CountedSpan,
+    Endpoint,
+    Grant,
+    Invocation,
+    Server,
+    Tool,
+)
 from mcpregistry.models.usage import Span
 from mcpregistry.queries.calls import known_days
 from mcpregistry.services.access import agents, grants
@@ -28,15 +39,28 @@ from mcpregistry.services.records import audit, call_hours
 from mcpregistry.services.records.bound import FORGOTTEN
 
 pytestmark = pytest.mark.django_db
-ACTOR, NOW, DAYS = "test", timezone.now(), 30
+ACTOR = "test"
+NOW = timezone.now()
+DAYS = 30
 
 
-def call(number: int, server: str, tool: str, arguments: Mapping[str, Any] | None, **more: Any) -> Invocation:
+def call(
+    number: int, server: str, tool: str, arguments: Mapping[str, Any] | None, **more: Any
+) -> Invocation:
     values: dict[str, Any] = {
-        "id": f"c{number}", "state": "succeeded", "agent_slug": "ann", "endpoint_slug": "default", "server_slug": server,
-        "tool_name": tool, "exposed_name": tool, "origin": "http", "writer": "w", "binding": "b",
-        "arguments": "" if arguments is None else json.dumps(arguments), "received_at": NOW - timedelta(hours=number % 700),
-    }  # fmt: skip
+        "id": f"c{number}",
+        "state": "succeeded",
+        "agent_slug": "ann",
+        "endpoint_slug": "default",
+        "server_slug": server,
+        "tool_name": tool,
+        "exposed_name": tool,
+        "origin": "http",
+        "writer": "w",
+        "binding": "b",
+        "arguments": "" if arguments is None else json.dumps(arguments),
+        "received_at": NOW - timedelta(hours=number % 700),
+    }
     return Invocation(**(values | more))
 
 
@@ -46,7 +70,10 @@ def ann() -> Agent:
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     for slug in ("git", "bank", "idle"):
         server = Server.objects.create(slug=slug, command=["x"], lifecycle="active")
-        observe.observe(server=server, listed=[{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(10)])
+        observe.observe(
+            server=server,
+            listed=[{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(10)],
+        )
         decisions.approve_waiting(server=server, actor=ACTOR)
         grants.grant(agent=agent, server=server, actor=ACTOR)
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
@@ -60,7 +87,8 @@ def proposed(**narrow: Any) -> list[Proposal]:
 
 
 def test_what_it_proposes_stops_nothing_that_was_used(ann: Agent) -> None:
-    dice, made = random.Random(7), []
+    dice = random.Random(7)
+    made = []
     for number in range(600):
         tool = dice.choice(["t1", "t2", "t3", "t3"])
         arguments: dict[str, Any] = {"repo": "docs", "n": dice.randrange(3), "deep": True}
@@ -75,20 +103,37 @@ def test_what_it_proposes_stops_nothing_that_was_used(ann: Agent) -> None:
             assert not each.stopped
             assert not each.unjudged
             apply(grant=each.grant, key=each.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
-        Grant.objects.update(created_at=NOW - timedelta(days=180))  # as if half a year had gone by with the same calls
+        # as if half a year had gone by with the same calls
+        Grant.objects.update(created_at=NOW - timedelta(days=180))
     assert rounds == 2  # servers became tools, and these got pins
     snapshot = load_snapshot()
-    who, where = snapshot.agents["ann"], snapshot.endpoints["default"]
-    tools = {(snapshot.servers[each.server_id].slug, each.key): each for each in snapshot.tools.values()}
-    for row in made:
-        assert may_call(who, where, tools[row.server_slug, row.tool_name], json.loads(row.arguments), NOW.timestamp())
-    left = {str(row.tool): row.argument_pins for row in Grant.objects.all()}
-    once, twice = {"repo": "docs", "deep": True}, {"deep": True}
-    assert left == {
-        f"{slug}::{t}": twice if t == "t2" else once for slug in ("git", "bank") for t in ("t1", "t2", "t3")
+    who = snapshot.agents["ann"]
+    where = snapshot.endpoints["default"]
+    tools = {
+        (snapshot.servers[each.server_id].slug, each.key): each for each in snapshot.tools.values()
     }
-    assert not may_call(who, where, tools["git", "t1"], {"repo": "code", "deep": True}, NOW.timestamp())
-    assert {"grant.created", "grant.withdrawn"} <= {*AuditEntry.objects.values_list("kind", flat=True)}
+    for row in made:
+        assert may_call(
+            who,
+            where,
+            tools[row.server_slug, row.tool_name],
+            json.loads(row.arguments),
+            NOW.timestamp(),
+        )
+    left = {str(row.tool): row.argument_pins for row in Grant.objects.all()}
+    once = {"repo": "docs", "deep": True}
+    twice = {"deep": True}
+    assert left == {
+        f"{slug}::{t}": twice if t == "t2" else once
+        for slug in ("git", "bank")
+        for t in ("t1", "t2", "t3")
+    }
+    assert not may_call(
+        who, where, tools["git", "t1"], {"repo": "code", "deep": True}, NOW.timestamp()
+    )
+    assert {"grant.created", "grant.withdrawn"} <= {
+        *AuditEntry.objects.values_list("kind", flat=True)
+    }
 
 
 def test_nothing_is_concluded_too_early(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +149,9 @@ def test_nothing_is_concluded_too_early(ann: Agent, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(analyzer, "MOST_CALLS", 4)  # the fifth was not read
     assert not proposed(server__slug="git")
     Invocation.objects.update(tool_name="prompt:t1")
-    assert proposed(server__slug="git")[0].kind == "withdraw", "there are many calls, and none of a tool"
+    assert proposed(server__slug="git")[0].kind == "withdraw", (
+        "there are many calls, and none of a tool"
+    )
     Grant.objects.update(kind="prompt")
     assert not proposed(server__slug="git")
 
@@ -124,11 +171,19 @@ def test_calls_of_other_kinds_are_not_counted(ann: Agent) -> None:
     assert (found.kind, found.looked.calls, found.judged) == ("tools", 4, 2)
     kinds = {kind: {*git_calls(kind)} for kind in ("tool", "prompt", "resource", "template")}
     assert kinds["tool"] == {"t1", "t2", "Prompt:t1", "tool:prompt:t1"}
-    assert (kinds["prompt"], kinds["resource"], kinds["template"]) == ({"prompt:t1"}, {"resource:x"}, {"template:y"})
+    assert (kinds["prompt"], kinds["resource"], kinds["template"]) == (
+        {"prompt:t1"},
+        {"resource:x"},
+        {"template:y"},
+    )
 
 
 def git_calls(kind: str) -> list[str]:
-    return list(Invocation.objects.filter(server_slug="git").of_kind(kind).values_list("tool_name", flat=True))
+    return list(
+        Invocation.objects.filter(server_slug="git")
+        .of_kind(kind)
+        .values_list("tool_name", flat=True)
+    )
 
 
 def test_of_a_period_that_is_not_kept_nothing_is_concluded(ann: Agent) -> None:
@@ -137,16 +192,21 @@ def test_of_a_period_that_is_not_kept_nothing_is_concluded(ann: Agent) -> None:
     Configuration.objects.update(keep_calls_days=365)
     assert proposed()
     audit.record(
-        kind="calls.forgotten", actor="retention", subject=FORGOTTEN, calls_before=(NOW - timedelta(days=7)).isoformat(),
+        kind="calls.forgotten",
+        actor="retention",
+        subject=FORGOTTEN,
+        calls_before=(NOW - timedelta(days=7)).isoformat(),
         payloads_before=NOW.isoformat(),
-    )  # fmt: skip
+    )
     assert not proposed(), "they were kept for a week until now, and are gone"
     assert known_days(NOW) == 7
 
 
 def test_arguments_are_read_where_they_are_needed_and_only_short_ones(ann: Agent) -> None:
     long = {"a": 1, "text": "x" * 20_000}
-    Invocation.objects.bulk_create(call(n, "git", "t1", {"a": 1} if n else long) for n in range(LEAST))
+    Invocation.objects.bulk_create(
+        call(n, "git", "t1", {"a": 1} if n else long) for n in range(LEAST)
+    )
     with CaptureQueriesContext(connection) as asked:
         assert proposed(server__slug="git")[0].judged == LEAST
     assert not any('"arguments"' in each["sql"] for each in asked)
@@ -167,9 +227,19 @@ def test_calls_that_were_refused_before_they_were_decided_on_are_no_use(ann: Age
 
 
 def test_erased_arguments_pin_nothing_and_secrets_are_not_pinned() -> None:
-    alike, gone = Alike(), Alike()
+    alike = Alike()
+    gone = Alike()
     for number in range(LEAST):
-        alike.take({"a": 1, "api_key": "x", "shown": "[secret]", "long": "x" * 500, "list": [1], "b": number == 0})
+        alike.take(
+            {
+                "a": 1,
+                "api_key": "x",
+                "shown": "[secret]",
+                "long": "x" * 500,
+                "list": [1],
+                "b": number == 0,
+            }
+        )
         gone.take({"a": 1} if number else None)
     assert alike.pins() == {"a": 1}
     assert gone.pins() == {}
@@ -188,8 +258,12 @@ def test_erased_arguments_pin_nothing_and_secrets_are_not_pinned() -> None:
         ("", ["mem://a", "mem://b"], ""),
     ],
 )
-def test_a_pattern_becomes_the_folder_of_all_that_was_read(pattern: str, uris: list[str], narrow: str) -> None:
-    folder, few, unknown = Folder(), Folder(), Folder()
+def test_a_pattern_becomes_the_folder_of_all_that_was_read(
+    pattern: str, uris: list[str], narrow: str
+) -> None:
+    folder = Folder()
+    few = Folder()
+    unknown = Folder()
     for uri in uris * LEAST:
         folder.take(uri)
         unknown.take(uri)
@@ -228,13 +302,18 @@ def test_hiding_locks_the_grants_that_it_exchanges(ann: Agent) -> None:
 
 
 def busy(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred calls of two tools, the rarer of which is not among the newest ten that are read."""
+    """A hundred calls of two tools, the rarer of which is not among the newest ten that are
+    read."""
     calls = [call(n, "git", "t1", {}, received_at=NOW - timedelta(minutes=n)) for n in range(99)]
-    Invocation.objects.bulk_create([*calls, call(99, "git", "t2", {}, received_at=NOW - timedelta(days=20))])
+    Invocation.objects.bulk_create(
+        [*calls, call(99, "git", "t2", {}, received_at=NOW - timedelta(days=20))]
+    )
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
 
 
-def test_a_proof_reads_no_grants_of_other_servers(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_reads_no_grants_of_other_servers(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Invocation.objects.bulk_create(call(n, "git", "t1", {}) for n in range(LEAST))
     for tool in Tool.objects.filter(server__slug="bank"):
         grants.grant(agent=ann, tool=tool, actor=ACTOR)
@@ -259,7 +338,9 @@ def test_a_server_with_more_calls_than_are_read_is_narrowed_to_every_tool_that_w
 
 
 @pytest.mark.exhaustive
-def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_concluded_from_hours_that_are_not_counted(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     busy(ann, monkeypatch)
     assert not proposed(server__slug="git"), "the clock has counted nothing yet"
     call_hours.count_due(NOW)
@@ -270,7 +351,8 @@ def test_nothing_is_concluded_from_hours_that_are_not_counted(ann: Agent, monkey
 
 
 def one_tool(monkeypatch: pytest.MonkeyPatch, last: Mapping[str, Any] | None) -> Grant:
-    """A grant of a tool with thirty calls, of which a page reads ten; ``last``: the arguments of the oldest."""
+    """A grant of a tool with thirty calls, of which a page reads ten; ``last``: the arguments of
+    the oldest."""
     calls = [call(n, "git", "t1", {"repo": "docs", "deep": True, "n": n}) for n in range(29)]
     Invocation.objects.bulk_create([*calls, call(29, "git", "t1", last)])
     tool = Tool.objects.get(server__slug="git", name="t1")
@@ -280,7 +362,9 @@ def one_tool(monkeypatch: pytest.MonkeyPatch, last: Mapping[str, Any] | None) ->
 
 
 @pytest.mark.both_databases
-def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grant = one_tool(monkeypatch, {"repo": "code", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
     assert guess.is_guess
@@ -297,26 +381,34 @@ def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(ann: Agent, mo
     assert Grant.objects.get(tool=grant.tool).argument_pins == {"deep": True}
 
 
-def test_a_guess_that_all_calls_confirm_can_be_applied(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guess_that_all_calls_confirm_can_be_applied(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
     apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
     assert Grant.objects.get(tool=grant.tool).argument_pins == {"repo": "docs", "deep": True}
 
 
-def test_a_busy_tool_whose_old_arguments_are_erased_gets_no_pins(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_tool_whose_old_arguments_are_erased_gets_no_pins(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grant = one_tool(monkeypatch, None)
     assert proposed(pk=grant.pk)
     assert analyse_whole(grant, days=DAYS, now=NOW) is None
 
 
-def test_a_grant_with_more_calls_than_a_proof_reads_gets_no_pins(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_with_more_calls_than_a_proof_reads_gets_no_pins(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
     monkeypatch.setattr(analyzer, "MOST_WHOLE", 29)
     assert analyse_whole(grant, days=DAYS, now=NOW) is None
 
 
-def test_a_grant_that_was_changed_during_the_proof_is_left_alone(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_that_was_changed_during_the_proof_is_left_alone(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
 

@@ -1,6 +1,8 @@
-"""The access analyzer over a generated year of calls: its proposals would not have stopped any call of the period.
+"""The access analyzer over a generated year of calls: its proposals would not have stopped any call
+of the period.
 
-The test does not rely on the analyzer's own replay. It applies each proposal and asks the code that decides about calls.
+The test does not rely on the analyzer's own replay. It applies each proposal and asks the code that
+decides about calls.
 """
 
 from __future__ import annotations
@@ -26,30 +28,46 @@ from mcpregistry.services.policy.findings import PERIODS, load, refresh
 from mcpregistry.services.records import call_hours
 
 pytestmark = pytest.mark.django_db
-ACTOR, NOW = "test", timezone.now()
-AGENTS, SERVERS, TOOLS = ("ann", "bob", "cat"), ("git", "bank", "mail"), 8
+ACTOR = "test"
+NOW = timezone.now()
+AGENTS = ("ann", "bob", "cat")
+SERVERS = ("git", "bank", "mail")
+TOOLS = 8
 YEAR = timedelta(days=365)
 
 
 @dataclass
 class Habits:
-    """How agents call: some tools of some servers, with arguments that stay the same until a habit changes."""
+    """How agents call: some tools of some servers, with arguments that stay the same until a habit
+    changes."""
 
     dice: random.Random
     usual: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
 
     def call(self, number: int, at: datetime) -> Invocation:
-        agent, server = self.dice.choice(AGENTS), self.dice.choice(SERVERS)
+        agent = self.dice.choice(AGENTS)
+        server = self.dice.choice(SERVERS)
         tool = f"t{int(TOOLS * self.dice.random() ** 3)}"
         key = (agent, server, tool)
         if key not in self.usual or self.dice.random() < 0.01:
             self.usual[key] = {"repo": self.dice.choice("abc"), "deep": self.dice.random() < 0.5}
-        arguments = self.usual[key] | ({"n": self.dice.randrange(9)} if self.dice.random() < 0.7 else {})
+        arguments = self.usual[key] | (
+            {"n": self.dice.randrange(9)} if self.dice.random() < 0.7 else {}
+        )
         return Invocation(
-            id=f"{number:032x}", state=self.dice.choice(["succeeded", "succeeded", "tool_error"]), agent_slug=agent,
-            endpoint_slug="default", server_slug=server, tool_name=tool, exposed_name=f"{server}__{tool}", origin="http",
-            writer="w", binding="b", arguments=json.dumps(arguments), received_at=at,
-        )  # fmt: skip
+            id=f"{number:032x}",
+            state=self.dice.choice(["succeeded", "succeeded", "tool_error"]),
+            agent_slug=agent,
+            endpoint_slug="default",
+            server_slug=server,
+            tool_name=tool,
+            exposed_name=f"{server}__{tool}",
+            origin="http",
+            writer="w",
+            binding="b",
+            arguments=json.dumps(arguments),
+            received_at=at,
+        )
 
 
 def configured() -> None:
@@ -74,11 +92,19 @@ def configured() -> None:
 def refused(calls: list[Invocation], at: datetime) -> Iterator[str]:
     """The calls that the present grants do not allow."""
     snapshot = load_snapshot()
-    tools = {(snapshot.servers[each.server_id].slug, each.key): each for each in snapshot.tools.values()}
+    tools = {
+        (snapshot.servers[each.server_id].slug, each.key): each for each in snapshot.tools.values()
+    }
     place = snapshot.endpoints["default"]
     for call in calls:
         tool = tools[call.server_slug, call.tool_name]
-        if not may_call(snapshot.agents[call.agent_slug], place, tool, json.loads(call.arguments), at.timestamp()):
+        if not may_call(
+            snapshot.agents[call.agent_slug],
+            place,
+            tool,
+            json.loads(call.arguments),
+            at.timestamp(),
+        ):
             yield call.pk
 
 
@@ -86,13 +112,15 @@ def refused(calls: list[Invocation], at: datetime) -> Iterator[str]:
 @pytest.mark.both_databases
 def test_proposals_over_a_year_stop_no_call_that_was_used() -> None:
     configured()
-    habits, count = Habits(random.Random(11)), 3_000
+    habits = Habits(random.Random(11))
+    count = 3_000
     calls = [habits.call(number, NOW - YEAR * (1 - number / count)) for number in range(count)]
     kinds: set[str] = set()
     for quarter in range(1, 5):
         at = NOW - YEAR + timedelta(days=91 * quarter)
         made = [call for call in calls if at - timedelta(days=91) <= call.received_at < at]
-        Invocation.objects.bulk_create(made, batch_size=500)  # nothing is known of the calls to come
+        # nothing is known of the calls to come
+        Invocation.objects.bulk_create(made, batch_size=500)
         call_hours.count_due(at)
         refresh(at, seconds=float("inf"))
         for days in PERIODS:

@@ -15,7 +15,15 @@ from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, Denied, Not
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
 from mcpregistry.domain.policy.risk import Level, Risk
-from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Conversation, HostTask, Invocation, Permit
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    AuditEntry,
+    Conversation,
+    HostTask,
+    Invocation,
+    Permit,
+)
 from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.access import agents, roles
 from mcpregistry.services.approvals import held_calls, votes
@@ -63,20 +71,43 @@ def terms(**changes: Any) -> Terms:
 
 
 def row(number: int = 1, arguments: str = '{"n":1}', fingerprint: str = "f" * 64) -> dict[str, Any]:
-    same = {"agent": "ann", "endpoint": "default", "server": "echo", "revision": 1, "tool": "echo", "definition": "d"}
+    same = {
+        "agent": "ann",
+        "endpoint": "default",
+        "server": "echo",
+        "revision": 1,
+        "tool": "echo",
+        "definition": "d",
+    }
     return {
-        "id": f"{number:032x}", "agent_slug": "ann", "endpoint_slug": "default", "server_slug": "echo",
-        "server_revision": 1, "tool_name": "echo", "exposed_name": "echo__echo", "definition_hash": "d",
-        "binding": binding_of(**same, arguments=arguments, fingerprint=fingerprint), "arguments": arguments,
-        "outcome": "ask", "origin": "http", "writer": "web:1", "received_at": timezone.now(),
-    }  # fmt: skip
+        "id": f"{number:032x}",
+        "agent_slug": "ann",
+        "endpoint_slug": "default",
+        "server_slug": "echo",
+        "server_revision": 1,
+        "tool_name": "echo",
+        "exposed_name": "echo__echo",
+        "definition_hash": "d",
+        "binding": binding_of(**same, arguments=arguments, fingerprint=fingerprint),
+        "arguments": arguments,
+        "outcome": "ask",
+        "origin": "http",
+        "writer": "web:1",
+        "received_at": timezone.now(),
+    }
 
 
-def ask(number: int = 1, *, arguments: str = '{"n":1}', task: TaskWish | None = None, **changes: Any) -> Ticket:
+def ask(
+    number: int = 1, *, arguments: str = '{"n":1}', task: TaskWish | None = None, **changes: Any
+) -> Ticket:
     return held_calls.ask(
-        row=row(number, arguments), terms=terms(**changes), risk=HIGH, waiting_as="task" if task else "hold",
-        now=timezone.now(), task=task,
-    )  # fmt: skip
+        row=row(number, arguments),
+        terms=terms(**changes),
+        risk=HIGH,
+        waiting_as="task" if task else "hold",
+        now=timezone.now(),
+        task=task,
+    )
 
 
 def request_of(ticket: Ticket) -> ApprovalRequest:
@@ -95,11 +126,14 @@ def no(ticket: Ticket, user: User, **facts: Any) -> ApprovalRequest:
     return vote(request_id=ticket.id, user=user, approve=False, via="web", **facts)
 
 
-# -- who may -----------------------------------------------------------------------------------------
+# -- who may ---------------------------------------------------------------------------------------
 
 
 def of_group(**changes: Any) -> dict[str, Any]:
-    return {"group_id": Group.objects.get_or_create(name="finance")[0].pk, "group": "finance"} | changes
+    return {
+        "group_id": Group.objects.get_or_create(name="finance")[0].pk,
+        "group": "finance",
+    } | changes
 
 
 WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
@@ -111,11 +145,23 @@ WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
     "nobody": (lambda: person("x"), dict, "do not have permission to decide"),
     "disabled": (lambda: person("x", "approver", is_active=False), dict, "disabled"),
     "in the group": (lambda: person("x", "approver", "finance"), of_group, ""),
-    "in the group, no approver": (lambda: person("x", "finance"), of_group, "do not have permission to decide"),
+    "in the group, no approver": (
+        lambda: person("x", "finance"),
+        of_group,
+        "do not have permission to decide",
+    ),
     "not in the group": (lambda: person("x", "approver"), of_group, "group finance"),
-    "superuser, not in the group": (lambda: person("x", is_superuser=True), of_group, "group finance"),
+    "superuser, not in the group": (
+        lambda: person("x", is_superuser=True),
+        of_group,
+        "group finance",
+    ),
     "owner": (lambda: User.objects.get(username="owner"), dict, "You own the agent"),
-    "owner who may confirm": (lambda: User.objects.get(username="owner"), lambda: {"requester_may_confirm": True}, ""),
+    "owner who may confirm": (
+        lambda: User.objects.get(username="owner"),
+        lambda: {"requester_may_confirm": True},
+        "",
+    ),
 }
 
 
@@ -123,7 +169,8 @@ WHO: dict[str, tuple[Callable[[], User], Callable[[], dict[str, Any]], str]] = {
 @pytest.mark.parametrize("who", WHO)
 def test_who_may_decide(who: str):
     make, change, words = WHO[who]
-    user, ticket = make(), ask(**change())
+    user = make()
+    ticket = ask(**change())
     assert words in votes.why_not(request_of(ticket), user)
     assert bool(words) == bool(votes.why_not(request_of(ticket), user))
     if words:
@@ -154,12 +201,13 @@ def test_those_who_could_decide_are_listed_once():
     assert list(roles.approvers(finance).values_list("username", flat=True)) == ["c"]
 
 
-# -- votes -------------------------------------------------------------------------------------------
+# -- votes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.both_databases
 def test_a_quorum_is_of_different_people(bob: User):
-    ticket, eve = ask(quorum=2), person("eve", "approver")
+    ticket = ask(quorum=2)
+    eve = person("eve", "approver")
     assert yes(ticket, bob).call.state == State.PENDING
     with pytest.raises(Conflict, match="already voted on this call"):
         yes(ticket, bob)
@@ -168,7 +216,8 @@ def test_a_quorum_is_of_different_people(bob: User):
 
 
 def test_one_rejection_ends_it_whatever_others_said(bob: User):
-    ticket, eve = ask(quorum=3), person("eve", "approver")
+    ticket = ask(quorum=3)
+    eve = person("eve", "approver")
     yes(ticket, eve)
     no(ticket, bob, reason="no")
     assert state_of(ticket) == State.REJECTED
@@ -178,7 +227,8 @@ def test_one_rejection_ends_it_whatever_others_said(bob: User):
 
 @pytest.mark.both_databases
 def test_the_second_to_decide_hears_who_was_first(bob: User):
-    ticket, eve = ask(), person("eve", "approver", first_name="Eve", last_name="E.")
+    ticket = ask()
+    eve = person("eve", "approver", first_name="Eve", last_name="E.")
     yes(ticket, eve)
     for decide in (yes, no):
         with pytest.raises(AlreadyDecided, match="Eve E"):
@@ -186,7 +236,8 @@ def test_the_second_to_decide_hears_who_was_first(bob: User):
 
 
 def test_a_voter_who_loses_the_right_counts_no_more(bob: User):
-    ticket, eve = ask(quorum=2), person("eve", "approver")
+    ticket = ask(quorum=2)
+    eve = person("eve", "approver")
     yes(ticket, bob)
     bob.groups.clear()
     assert yes(ticket, eve).call.state == State.PENDING
@@ -250,13 +301,19 @@ def test_a_host_refuses_only_where_it_may_confirm():
 
 def test_every_step_is_in_the_audit_log(bob: User):
     yes(ask(), bob, reason="fine")
-    kinds = AuditEntry.objects.filter(subject=f"call:{1:032x}").order_by("id").values_list("kind", "actor")
+    kinds = (
+        AuditEntry.objects.filter(subject=f"call:{1:032x}")
+        .order_by("id")
+        .values_list("kind", "actor")
+    )
     assert list(kinds) == [
-        ("call.pending", "ann"), ("approval.vote", "user:bob"), ("call.approved", "user:bob"),
-    ]  # fmt: skip
+        ("call.pending", "ann"),
+        ("approval.vote", "user:bob"),
+        ("call.approved", "user:bob"),
+    ]
 
 
-# -- asking ------------------------------------------------------------------------------------------
+# -- asking ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.both_databases
@@ -279,7 +336,12 @@ def test_what_the_rule_said_is_frozen(settings: Any):
     assert ticket.asked_of == "2 members of the group finance"
     assert ticket.url == f"https://gate.example/approvals/{request.pk}/"
     assert request.decide_by - request.asked_at == timedelta(seconds=60)
-    assert (request.rule_name, request.risk, request.risk_rank, request.execute_seconds) == ("careful", "high", 3, 30)
+    assert (request.rule_name, request.risk, request.risk_rank, request.execute_seconds) == (
+        "careful",
+        "high",
+        3,
+        30,
+    )
     assert request.call.lease_until == request.decide_by + held_calls.SLACK
 
 
@@ -305,7 +367,7 @@ def test_payloads_are_forgotten_and_who_decided_is_not(bob: User):
     assert (request.decided_reason, request.votes.get().name) == ("never", "bob")
 
 
-# -- permits -----------------------------------------------------------------------------------------
+# -- permits ---------------------------------------------------------------------------------------
 
 
 def hours(number: float) -> datetime:
@@ -329,7 +391,11 @@ def test_a_permit_only_narrows_and_a_wrong_one_decides_nothing(bob: User, case: 
     ticket = ask(**change)
     with pytest.raises(ConfigInvalid):
         yes(ticket, bob, permit=wish())
-    assert (state_of(ticket), Permit.objects.count(), request_of(ticket).votes.count()) == (State.PENDING, 0, 0)
+    assert (state_of(ticket), Permit.objects.count(), request_of(ticket).votes.count()) == (
+        State.PENDING,
+        0,
+        0,
+    )
 
 
 def test_a_requester_does_not_permit_herself():
@@ -341,9 +407,14 @@ def test_a_requester_does_not_permit_herself():
 def covering(**changes: Any) -> list[Permit]:
     """The permits for a call that fits the only one, but for these changes."""
     facts = {
-        "agent_slug": "ann", "tool_id": Permit.objects.get().tool_id, "definition_hash": "d", "server_revision": 1,
-        "arguments": {"n": 1, "more": 2}, "fingerprint": "f" * 64, "now": timezone.now(),
-    }  # fmt: skip
+        "agent_slug": "ann",
+        "tool_id": Permit.objects.get().tool_id,
+        "definition_hash": "d",
+        "server_revision": 1,
+        "arguments": {"n": 1, "more": 2},
+        "fingerprint": "f" * 64,
+        "now": timezone.now(),
+    }
     return permits.covering(**(facts | changes))
 
 
@@ -355,12 +426,21 @@ def test_a_permit_covers_only_what_it_was_given_for(bob: User):
     yes(ask(), bob, permit=PermitWish(hours(1), {"n": 1}, uses=1))
     assert covered(bob)
     for change in (
-        {"agent_slug": "eve"}, {"tool_id": 0}, {"definition_hash": "e"}, {"server_revision": 2},
-        {"arguments": {"n": 2}}, {"arguments": {}}, {"fingerprint": "0"}, {"now": hours(2)},
-    ):  # fmt: skip
+        {"agent_slug": "eve"},
+        {"tool_id": 0},
+        {"definition_hash": "e"},
+        {"server_revision": 2},
+        {"arguments": {"n": 2}},
+        {"arguments": {}},
+        {"fingerprint": "0"},
+        {"now": hours(2)},
+    ):
         assert not covered(bob, **change), change
     found = covering()
-    uses = [permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) for _ in range(3)]
+    uses = [
+        permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
+        for _ in range(3)
+    ]
     assert [bool(each) for each in uses] == [True, False, False]
     assert not covered(bob)
 
@@ -374,13 +454,16 @@ def _used(bob: User) -> None:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("state", ["not_sent", "cancelled"])
-def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(bob: User, state: str):
+def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(
+    bob: User, state: str
+):
     _used(bob)
     ended("c", state=state, finished_at=timezone.now())
     assert permits.give_back_left(timezone.now()) == 0  # it may do it itself
     assert [permits.give_back_left(hours(0.1)) for _ in range(2)] == [1, 0]
     assert covered(bob)
-    permits.give_back(permit_id=Permit.objects.get().pk, call_id="c", agent_slug="ann")  # its process lives after all
+    # its process lives after all
+    permits.give_back(permit_id=Permit.objects.get().pk, call_id="c", agent_slug="ann")
     assert Permit.objects.get().uses_left == 1
     assert AuditEntry.objects.filter(kind="permit.returned", actor="ann").count() == 1
 
@@ -399,7 +482,9 @@ def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: Use
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("uses", [None, 1])
-def test_a_permit_that_is_revoked_or_ends_just_before_its_use_is_not_used(bob: User, uses: int | None):
+def test_a_permit_that_is_revoked_or_ends_just_before_its_use_is_not_used(
+    bob: User, uses: int | None
+):
     yes(ask(), bob, permit=PermitWish(hours(1), uses=uses))
     found = covering()
     assert permits.use(call_id="c", permits=found, agent_slug="ann", now=hours(2)) is None
@@ -414,22 +499,35 @@ def test_a_permit_does_not_count_for_whoever_gave_it(bob: User):
 
 
 def test_whoever_wrote_in_the_conversation_of_a_call_neither_approves_nor_permits_it(bob: User):
-    """A hosted agent reads the whole conversation. So not only the person who wrote last has asked for its calls."""
+    """A hosted agent reads the whole conversation. So not only the person who wrote last has asked
+    for its calls."""
     cid = person("cid", "approver")
     conversation = Conversation.objects.create(agent=Agent.objects.get(slug="ann"))
     for user in (bob, person("last", "operator")):
-        messages.say(conversation=conversation, kind=MessageKind.IN, text="Do it.", author=f"user:{user}", user=user)
+        messages.say(
+            conversation=conversation,
+            kind=MessageKind.IN,
+            text="Do it.",
+            author=f"user:{user}",
+            user=user,
+        )
     facts = row(1) | {"conversation_id": conversation.pk}
-    ticket = held_calls.ask(row=facts, terms=terms(), risk=HIGH, waiting_as="hold", now=timezone.now())
+    ticket = held_calls.ask(
+        row=facts, terms=terms(), risk=HIGH, waiting_as="hold", now=timezone.now()
+    )
     with pytest.raises(Denied, match="You have written in the conversation"):
         yes(ticket, bob)
     yes(ticket, cid, permit=PermitWish(hours(1)))
     assert len(covering(conversation=conversation.pk)) == 1
-    messages.say(conversation=conversation, kind=MessageKind.IN, text="More.", author="user:cid", user=cid)
+    messages.say(
+        conversation=conversation, kind=MessageKind.IN, text="More.", author="user:cid", user=cid
+    )
     assert not covering(conversation=conversation.pk)
     assert len(covering()) == 1
     request = request_of(ticket)
-    assert not votes.lost_votes(request, votes.cast(request)), "what is written later takes no vote back"
+    assert not votes.lost_votes(request, votes.cast(request)), (
+        "what is written later takes no vote back"
+    )
 
 
 def test_a_permit_counts_only_while_its_giver_could_approve_the_call(bob: User):
@@ -458,9 +556,12 @@ def test_a_permit_ends_with_its_giver_or_when_it_is_revoked(bob: User):
 
 def test_the_default_asks_on_the_default_terms(bob: User):
     ticket = held_calls.ask(
-        row=row(1, fingerprint=DEFAULT_TERMS.fingerprint), terms=DEFAULT_TERMS, risk=HIGH, waiting_as="hold",
+        row=row(1, fingerprint=DEFAULT_TERMS.fingerprint),
+        terms=DEFAULT_TERMS,
+        risk=HIGH,
+        waiting_as="hold",
         now=timezone.now(),
-    )  # fmt: skip
+    )
     assert (ticket.asked_of, yes(ticket, bob).call.state) == ("an approver", State.READY)
     assert broken() == set()
 

@@ -1,4 +1,5 @@
-"""An archive that goes wrong, is broken off, or has something beside it, loses nothing and calls nothing wrong that is right."""
+"""An archive that goes wrong, is broken off, or has something beside it, loses nothing and calls
+nothing wrong that is right."""
 
 from __future__ import annotations
 
@@ -63,14 +64,18 @@ def test_a_change_that_verifying_has_not_come_to_is_found_ahead_of_the_move(tmp_
 
 @pytest.mark.usefixtures("site")
 def test_a_folder_that_takes_no_file_is_told_of_with_the_remedy(tmp_path, monkeypatch):
-    with pytest.raises(CommandError, match=r"No file can be written to .*No such file.*Create the folder, "):
+    with pytest.raises(
+        CommandError, match=r"No file can be written to .*No such file.*Create the folder, "
+    ):
         archive(tmp_path / "absent")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(archive_files.os, "fsync", full)
-    with pytest.raises(CommandError, match=r"No space left on device.*Free disk space, or choose another folder"):
+    with pytest.raises(
+        CommandError, match=r"No space left on device.*Free disk space, or choose another folder"
+    ):
         archive(tmp_path)
     monkeypatch.undo()
     assert [*tmp_path.iterdir()] == [tmp_path / ".archiving"]
@@ -80,7 +85,9 @@ def test_a_folder_that_takes_no_file_is_told_of_with_the_remedy(tmp_path, monkey
 
 
 @pytest.mark.usefixtures("site")
-def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(tmp_path, monkeypatch):
+def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(
+    tmp_path, monkeypatch
+):
     write = archive_files.write
 
     def rotten(*given):
@@ -99,7 +106,10 @@ def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(tm
 
 @pytest.mark.usefixtures("site")
 def test_of_two_at_once_one_is_refused(tmp_path):
-    with archiving._alone(tmp_path), pytest.raises(CommandError, match="Another process is writing an archive to"):
+    with (
+        archiving._alone(tmp_path),
+        pytest.raises(CommandError, match="Another process is writing an archive to"),
+    ):
         archive(tmp_path)
 
 
@@ -107,7 +117,9 @@ def test_of_two_at_once_one_is_refused(tmp_path):
 @pytest.mark.parametrize("taken", ["16", "3"])
 def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monkeypatch, taken):
     """All of it, or the first three entries, and then it was broken off."""
-    other, keep, move = tmp_path / "other", archive_files.keep, archiving._move
+    other = tmp_path / "other"
+    keep = archive_files.keep
+    move = archiving._move
     other.mkdir()
 
     def broken_off(*given):
@@ -116,7 +128,10 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
 
     def overtaken(part: Path) -> Path:
         monkeypatch.undo()
-        with monkeypatch.context() as inner, pytest.raises(KeyboardInterrupt) if taken == "3" else nullcontext():
+        with (
+            monkeypatch.context() as inner,
+            pytest.raises(KeyboardInterrupt) if taken == "3" else nullcontext(),
+        ):
             if taken == "3":
                 inner.setattr(archiving, "BATCH", 3)
                 inner.setattr(archiving, "_move", broken_off)
@@ -140,7 +155,8 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
 def test_broken_off_between_two_transactions(tmp_path, monkeypatch, times):
     """Also in the middle of a file, of which only a part is out of the database then."""
     before = set(AuditEntry.objects.values_list("hash", flat=True))
-    move, moved = archiving._move, []
+    move = archiving._move
+    moved = []
 
     def breaks(*given):
         if len(moved) == times:
@@ -172,11 +188,10 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
     sealed_anew()
     process_wrote("web:1", 7, minutes_ago=190 * DAY)
     assert seal() is not None
-    code = (
-        f"from django.core.management import call_command; call_command('audit', 'archive', '--to', {str(tmp_path)!r})"
-    )
+    code = f"from django.core.management import call_command; call_command('audit', 'archive', '--to', {str(tmp_path)!r})"
     child = forkserver.popen(
-        ["-c", f"import django; django.setup(); {code}"], env=child_env() | {"SLIPSNISSE_FAILPOINT": f"{point}:crash"}
+        ["-c", f"import django; django.setup(); {code}"],
+        env=child_env() | {"SLIPSNISSE_FAILPOINT": f"{point}:crash"},
     )
     assert child.wait(HANG_LIMIT) == -9
     connections.close_all()
@@ -191,7 +206,8 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
 
 @pytest.mark.usefixtures("site")
 def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path, monkeypatch):
-    other, again = tmp_path / "other", archiving._forgotten_said_again
+    other = tmp_path / "other"
+    again = archiving._forgotten_said_again
     other.mkdir()
 
     def overtaken() -> None:
@@ -232,11 +248,14 @@ def test_what_a_killed_run_was_writing_is_taken_away(tmp_path):
 
 @pytest.mark.fault
 def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, monkeypatch):
-    """Of different folders, as on two machines: both have written their files when the first removes anything."""
+    """Of different folders, as on two machines: both have written their files when the first
+    removes anything."""
     sealed_anew()
     process_wrote("web:1", 9, minutes_ago=190 * DAY)
     assert seal() is not None
-    both, keep, ends = threading.Barrier(2), archive_files.keep, list[object]()
+    both = threading.Barrier(2)
+    keep = archive_files.keep
+    ends = list[object]()
 
     def kept(part: Path) -> Path:
         both.wait(HANG_LIMIT)

@@ -1,4 +1,5 @@
-"""Whoever changes archived entries, their files or the records of them past the guards is found by ``audit verify``."""
+"""Whoever changes archived entries, their files or the records of them past the guards is found by
+``audit verify``."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def archive_two_years() -> tuple[dict[str, bytes], list[AuditSeal]]:
-    """Write entries of two years, archive them and verify all. Return the two files by name, and the seals."""
+    """Write entries of two years, archive them and verify all. Return the two files by name, and
+    the seals."""
     sealed_anew()
     process_wrote("configuration", 4, minutes_ago=500 * DAY)
     process_wrote("web:1", 6, minutes_ago=490 * DAY)
@@ -69,13 +71,17 @@ def written_anew(file: Path, change) -> None:
 
 CHANGES = {
     "a byte": lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\x01"),
-    "an entry": lambda file: written_anew(file, lambda lines: [lines[0].replace("ann", "eve"), *lines[1:]]),
+    "an entry": lambda file: written_anew(
+        file, lambda lines: [lines[0].replace("ann", "eve"), *lines[1:]]
+    ),
     "an entry removed": lambda file: written_anew(file, lambda lines: [*lines[:1], *lines[2:]]),
     "its end cut off": lambda file: written_anew(file, lambda lines: lines[:-1]),
     "damaged": lambda file: file.write_bytes(file.read_bytes()[:-20]),
     "emptied": lambda file: file.write_bytes(b""),
-    "replaced by an older one": lambda file: shutil.copy(file.parent / sorted(p.name for p in file.parent.glob("*.gz"))[0], file),
-}  # fmt: skip
+    "replaced by an older one": lambda file: shutil.copy(
+        file.parent / sorted(p.name for p in file.parent.glob("*.gz"))[0], file
+    ),
+}
 
 
 @pytest.mark.parametrize("how", CHANGES)
@@ -88,7 +94,9 @@ def test_a_file_that_was_changed_is_found(folder, how):
 def test_a_file_that_is_missing_is_found(folder):
     file = files(folder)[0]
     file.unlink()
-    assert f"{file.name} is missing, with 8 entries. Enter the folder" in told("--archive", str(folder))
+    assert f"{file.name} is missing, with 8 entries. Enter the folder" in told(
+        "--archive", str(folder)
+    )
     assert "The audit log is intact" in told()
 
 
@@ -110,7 +118,9 @@ def test_a_record_that_was_removed_is_found(folder, full):
     said = told()
     assert "is missing or was changed since it was verified" in said or full
     assert f"{last.writer} #{last.to_seq + 1}: the entries before it are missing" in told("--full")
-    assert f"contains {last.writer} #{last.to_seq}, which is missing from the log" in told("--archive", str(folder))
+    assert f"contains {last.writer} #{last.to_seq}, which is missing from the log" in told(
+        "--archive", str(folder)
+    )
 
 
 def test_a_record_that_was_removed_in_the_middle_is_found(folder):
@@ -119,7 +129,9 @@ def test_a_record_that_was_removed_in_the_middle_is_found(folder):
     assert "Archive record 3: the records before it are missing, from number 2 on" in told()
 
 
-@pytest.mark.parametrize("column", ["at", "writer", "from_seq", "to_seq", "head", "head_key", "file", "prev", "hash"])
+@pytest.mark.parametrize(
+    "column", ["at", "writer", "from_seq", "to_seq", "head", "head_key", "file", "prev", "hash"]
+)
 def test_a_record_that_was_changed_is_found(folder, column):
     record = AuditArchive.objects.get(number=2)
     value = {"at": timezone.now(), "from_seq": 2, "to_seq": 7}.get(column, "f" * 64)
@@ -136,10 +148,19 @@ def test_a_record_by_hand_lets_entries_be_removed_and_is_found(folder):
     assert verify().problems == ()
     last = AuditArchive.objects.first()
     made = AuditArchive(
-        number=last.number + 1, at=timezone.now(), writer="web:3", from_seq=1, to_seq=4, file=last.file, digest=last.digest,
-        head=AuditEntry.objects.get(writer="web:3", seq=4).hash, head_key=newest_key(), prev=last.hash, hash="a" * 64,
+        number=last.number + 1,
+        at=timezone.now(),
+        writer="web:3",
+        from_seq=1,
+        to_seq=4,
+        file=last.file,
+        digest=last.digest,
+        head=AuditEntry.objects.get(writer="web:3", seq=4).hash,
+        head_key=newest_key(),
+        prev=last.hash,
+        hash="a" * 64,
         key_id=newest_key(),
-    )  # fmt: skip
+    )
     made.save(force_insert=True)
     assert AuditEntry.objects.filter(writer="web:3", seq__lte=4).delete()[0] == 4
     assert f"Archive record {made.number}: it does not match its signature" in told()
@@ -148,18 +169,28 @@ def test_a_record_by_hand_lets_entries_be_removed_and_is_found(folder):
 
 def test_a_signature_of_something_else_is_none_of_a_record(folder):
     record = AuditArchive(
-        number=9, at=timezone.now(), writer="w", from_seq=1, to_seq=1, prev=GENESIS, key_id=newest_key()
+        number=9,
+        at=timezone.now(),
+        writer="w",
+        from_seq=1,
+        to_seq=1,
+        prev=GENESIS,
+        key_id=newest_key(),
     )
     entry = AuditEntry.objects.first()
     record.hash = entry.hash
-    assert archives.Archives([record]).problems == ["Archive record 9: it does not match its signature."]
+    assert archives.Archives([record]).problems == [
+        "Archive record 9: it does not match its signature."
+    ]
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_entries_that_were_removed_by_hand_after_what_is_archived_are_found(folder, full):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1").delete()
-    assert "web:1 #6: it must follow the archived entries, but it is missing" in told(*(["--full"] if full else []))
+    assert "web:1 #6: it must follow the archived entries, but it is missing" in told(
+        *(["--full"] if full else [])
+    )
 
 
 def test_entries_that_were_removed_without_an_archive_are_found(folder):
@@ -170,7 +201,10 @@ def test_entries_that_were_removed_without_an_archive_are_found(folder):
     first = AuditEntry.objects.filter(writer="configuration").order_by("seq").first()
     with unguarded():
         AuditEntry.objects.filter(pk=first.pk).delete()
-    assert f"configuration #{first.seq}: it must follow the archived entries, but it is missing" in told()
+    assert (
+        f"configuration #{first.seq}: it must follow the archived entries, but it is missing"
+        in told()
+    )
 
 
 def test_an_archived_entry_that_is_put_back_is_found(folder):
@@ -193,8 +227,11 @@ def test_an_export_and_seals_of_before_are_compared_with_the_archives(folder, tm
     kept.write_text("".join(f"{line}\n" for line in [*lines, *chains.export()]))
     assert "The audit log is intact" in told("--against", str(kept), "--archive", str(folder))
     kept.write_text(kept.read_text().replace(json.loads(lines[1])["hash"], "f" * 64))
-    assert "it was exported, and is missing" in told("--against", str(kept), "--archive", str(folder))
-    assert "The audit log is intact" in told("--against", str(kept))  # which says that the archives were not read
+    assert "it was exported, and is missing" in told(
+        "--against", str(kept), "--archive", str(folder)
+    )
+    # which says that the archives were not read
+    assert "The audit log is intact" in told("--against", str(kept))
 
 
 def test_rotated_keys_leave_archives_readable_and_a_lost_one_is_named(folder, settings):
@@ -202,25 +239,57 @@ def test_rotated_keys_leave_archives_readable_and_a_lost_one_is_named(folder, se
     settings.SLIPSNISSE_AUDIT_KEYS = {"new": b"n" * 32, **old}
     assert "The audit log is intact" in told("--full", "--archive", str(folder))
     settings.SLIPSNISSE_AUDIT_KEYS = {"new": b"n" * 32}
-    assert f'The signature was made with the key "{next(iter(old))}"' in told("--archive", str(folder))
+    assert f'The signature was made with the key "{next(iter(old))}"' in told(
+        "--archive", str(folder)
+    )
 
 
 def test_a_file_of_something_else_is_told_of(folder):
     (folder / "audit-notes.jsonl.gz").write_bytes(b"hello")
-    assert "audit-notes.jsonl.gz is not a complete archive of an audit log" in told("--archive", str(folder))
+    assert "audit-notes.jsonl.gz is not a complete archive of an audit log" in told(
+        "--archive", str(folder)
+    )
 
 
 BODY = '{"at":"2026-01-01T00:00:00Z","kind":"k","actor":"a","subject":"s"}'
 ENTRY = {"writer": "w", "seq": 1, "prev": GENESIS, "hash": "a" * 64, "key_id": "", "body": BODY}
 ODD = [
-    b"", b"5\n", b"[]\n", b"null\n", b"{}\n", b"{", b"\xff\n", b"[" * 100_000, b'{"archive":1}\n', b'{"archive":"{}"}\n',
-    b'{"archive":"{}","key_id":[],"hash":""}\n', b'{"archive":"","key_id":"x","hash":"x"}\n',
-    *(json.dumps(ENTRY | change).encode() + b"\n" for change in (
-        {}, {"seq": "x"}, {"seq": 1e400}, {"seq": None}, {"seq": 10**30}, {"writer": "\0"}, {"prev": 7}, {"prev": "", "seq": 9}, {"hash": None}, {"key_id": {}},
-        {"key_id": "ring.k1"}, {"body": 5}, {"body": "[]"}, {"body": "[" * 100_000}, {"body": '{"at":5}'}, {"writer": None},
-        {"body": BODY.replace('"a"', "5")}, {"body": '{"at":"2026-01-01T00:00:00Z"}'},
-    )),
-]  # fmt: skip
+    b"",
+    b"5\n",
+    b"[]\n",
+    b"null\n",
+    b"{}\n",
+    b"{",
+    b"\xff\n",
+    b"[" * 100_000,
+    b'{"archive":1}\n',
+    b'{"archive":"{}"}\n',
+    b'{"archive":"{}","key_id":[],"hash":""}\n',
+    b'{"archive":"","key_id":"x","hash":"x"}\n',
+    *(
+        json.dumps(ENTRY | change).encode() + b"\n"
+        for change in (
+            {},
+            {"seq": "x"},
+            {"seq": 1e400},
+            {"seq": None},
+            {"seq": 10**30},
+            {"writer": "\0"},
+            {"prev": 7},
+            {"prev": "", "seq": 9},
+            {"hash": None},
+            {"key_id": {}},
+            {"key_id": "ring.k1"},
+            {"body": 5},
+            {"body": "[]"},
+            {"body": "[" * 100_000},
+            {"body": '{"at":5}'},
+            {"writer": None},
+            {"body": BODY.replace('"a"', "5")},
+            {"body": '{"at":"2026-01-01T00:00:00Z"}'},
+        )
+    ),
+]
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -239,7 +308,9 @@ def test_files_under_other_names_and_copies_of_them_are_known_by_their_digests(f
     for number, file in enumerate(files(folder)):
         shutil.copy(file, elsewhere / f"audit-{number}.jsonl.gz")
     assert "The audit log is intact" in told("--archive", str(elsewhere))
-    assert "The audit log is intact" in told("--archive", str(elsewhere), str(folder), str(files(folder)[0]))
+    assert "The audit log is intact" in told(
+        "--archive", str(elsewhere), str(folder), str(files(folder)[0])
+    )
 
 
 def test_a_place_that_is_not_there_is_said(folder):
@@ -250,10 +321,16 @@ def test_a_place_that_is_not_there_is_said(folder):
 # The database's own guard
 
 
-@pytest.mark.parametrize("statement", ["UPDATE {} SET file = 'x'", "DELETE FROM {}", "DELETE FROM {} WHERE number = 2"])
+@pytest.mark.parametrize(
+    "statement", ["UPDATE {} SET file = 'x'", "DELETE FROM {}", "DELETE FROM {} WHERE number = 2"]
+)
 def test_records_of_archives_cannot_be_changed_or_removed(folder, statement):
     before = [*AuditArchive.objects.values()]
-    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+    with (
+        pytest.raises(DatabaseError, match="append-only"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(statement.format(AuditArchive._meta.db_table))
     assert [*AuditArchive.objects.values()] == before
 

@@ -55,7 +55,8 @@ def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_
         in said
     )
     assert "read as well" in run("verify", "--archive", str(file))[1]
-    assert archive(tmp_path).startswith("1 entries of 1 chains")  # it was the last of its chain, and is so no more
+    # it was the last of its chain, and is so no more
+    assert archive(tmp_path).startswith("1 entries of 1 chains")
     assert archive(tmp_path).startswith("There are no entries to archive")
     assert len(files(tmp_path)) == 2
 
@@ -86,7 +87,9 @@ def test_only_what_is_verified_sealed_and_old_is_taken(tmp_path):
         "web:1",
         "web:2",
     }
-    assert [each.writer for each in archiving.plan(timezone.now(), timedelta(days=195))] == ["configuration"]
+    assert [each.writer for each in archiving.plan(timezone.now(), timedelta(days=195))] == [
+        "configuration"
+    ]
     with pytest.raises(CommandError, match="younger than 7 days"):
         archive(tmp_path, "--older-than", "6d")
     with pytest.raises(CommandError, match="number of days"):
@@ -112,7 +115,9 @@ def test_entries_of_a_call_stay_as_long_as_its_record(tmp_path):
 @pytest.mark.usefixtures("site")
 def test_what_retention_has_said_is_said_again_ahead_of_it(tmp_path):
     moment = (timezone.now() - timedelta(days=400)).isoformat()
-    audit.record(kind="x", actor="x", subject=bound.FORGOTTEN, calls_before=moment, payloads_before=moment)
+    audit.record(
+        kind="x", actor="x", subject=bound.FORGOTTEN, calls_before=moment, payloads_before=moment
+    )
     audit.record(kind="x", actor="x", subject="last")
     assert seal() is not None
     archiving.archive(timezone.now() + timedelta(days=100), timedelta(days=90), tmp_path, str)
@@ -126,18 +131,30 @@ def wrote(writer: str, *facts: audit.Fact, days_ago: int) -> None:
 
 
 def test_what_is_left_of_a_call_whose_beginning_is_archived_is_no_fault(tmp_path):
-    """Its vote stands in another chain, where an entry of a call that is still recorded keeps it."""
-    gone, kept = f"call:{1:032x}", f"call:{2:032x}"
+    """Its vote stands in another chain, where an entry of a call that is still recorded keeps
+    it."""
+    gone = f"call:{1:032x}"
+    kept = f"call:{2:032x}"
     sealed_anew()
-    asked, vote = {"row": "a", "arguments": "b", "reason": "c"}, {"vote": "d", "voter": 7}
+    asked = {"row": "a", "arguments": "b", "reason": "c"}
+    vote = {"vote": "d", "voter": 7}
     moment = timezone.now() - timedelta(days=199)
     until = {"calls_before": moment.isoformat(), "payloads_before": moment.isoformat()}
     ended(kept[5:])
-    wrote("web:1", audit.Fact("call.dispatched", "x", gone, asked), audit.Fact("x", "x", "x", {}), days_ago=200)
     wrote(
-        "worker:1", audit.Fact("x", "x", "x", {}), audit.Fact("call.succeeded", "x", kept, {}),
-        audit.Fact("approval.vote", "ann", gone, vote), audit.Fact("x", "x", "x", {}), days_ago=190,
-    )  # fmt: skip
+        "web:1",
+        audit.Fact("call.dispatched", "x", gone, asked),
+        audit.Fact("x", "x", "x", {}),
+        days_ago=200,
+    )
+    wrote(
+        "worker:1",
+        audit.Fact("x", "x", "x", {}),
+        audit.Fact("call.succeeded", "x", kept, {}),
+        audit.Fact("approval.vote", "ann", gone, vote),
+        audit.Fact("x", "x", "x", {}),
+        days_ago=190,
+    )
     audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **until)
     assert seal() is not None
     archive(tmp_path)
@@ -156,13 +173,17 @@ def test_a_call_that_was_taken_by_hand_is_not_archived(tmp_path, monkeypatch):
         days_ago=200,
     )
     assert seal() is not None
-    with pytest.raises(CommandError, match="its record is missing, and retention has not deleted it"):
+    with pytest.raises(
+        CommandError, match="its record is missing, and retention has not deleted it"
+    ):
         archive(tmp_path)
     monkeypatch.setattr(bound, "misfits", lambda *_: ())
     assert verify().problems == ()
     monkeypatch.undo()
     monkeypatch.setattr(archiving.verification, "AGAIN", 0)  # it has not come to it again
-    with pytest.raises(CommandError, match=r"retention has not deleted it\. Run `manage.py audit verify --full`"):
+    with pytest.raises(
+        CommandError, match=r"retention has not deleted it\. Run `manage.py audit verify --full`"
+    ):
         archive(tmp_path)
     assert left()["web:1"] == [1, 2]
 

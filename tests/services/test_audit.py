@@ -19,7 +19,8 @@ def record(subject: str = "s") -> AuditEntry:
 
 @pytest.mark.django_db
 def test_entries_follow_one_another_and_the_chain_holds():
-    first, second = record(), record()
+    first = record()
+    second = record()
     assert (first.seq, second.seq, second.prev) == (1, 2, first.hash)
     assert list(chains.verify()) == []
 
@@ -44,7 +45,12 @@ def test_what_is_recorded_together_stands_in_order_and_the_chain_holds():
             audit.record(kind="x", actor="ann", subject="two")
         assert AuditEntry.objects.count() == 1
     record("after")
-    assert [*AuditEntry.objects.order_by("seq").values_list("subject", flat=True)] == ["before", "one", "two", "after"]
+    assert [*AuditEntry.objects.order_by("seq").values_list("subject", flat=True)] == [
+        "before",
+        "one",
+        "two",
+        "after",
+    ]
     assert list(chains.verify()) == []
 
 
@@ -66,7 +72,9 @@ def test_what_fails_together_leaves_no_entry_and_nothing_for_the_next():
 
 @pytest.mark.django_db
 @pytest.mark.attack
-@pytest.mark.parametrize("text", ["a\x00b", "\ud800", "x" * 500, "\u202e", "'; DROP TABLE x; --"], ids=range(5))
+@pytest.mark.parametrize(
+    "text", ["a\x00b", "\ud800", "x" * 500, "\u202e", "'; DROP TABLE x; --"], ids=range(5)
+)
 def test_odd_names_neither_fail_nor_break_the_chain(text: str):
     audit.record(kind="x", actor=text, subject=text, fact=text, number=float("nan"))
     assert list(chains.verify()) == []
@@ -90,5 +98,7 @@ def test_writers_at_the_same_time_do_not_fork_the_chain(live_db: None):
     for thread in threads:
         thread.join()
     assert errors == []
-    assert list(AuditEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(range(1, 91))
+    assert list(AuditEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(
+        range(1, 91)
+    )
     assert list(chains.verify()) == []

@@ -25,7 +25,9 @@ def message() -> Message:
     sealed_anew()
     agent = agents.save_agent(agent=Agent(slug="ann"), actor="test")
     talk = save_conversation(conversation=Conversation(agent=agent), actor="test")
-    made = messages.say(conversation=talk, kind=Message.Kind.IN, text="Pay 10 to Bob.", author="user:bob")
+    made = messages.say(
+        conversation=talk, kind=Message.Kind.IN, text="Pay 10 to Bob.", author="user:bob"
+    )
     messages.say(conversation=talk, kind=Message.Kind.OUT, text="Done.", author="agent:ann")
     seal()
     return made
@@ -45,7 +47,10 @@ def test_messages_as_written_fit(message: Message) -> None:
     [
         ({"text": "Pay 1000 to Eve."}, "was changed"),
         ({"text": ""}, "was changed"),
-        ({"author": "user:eve"}, "has another author, direction or conversation than its audit entry"),
+        (
+            {"author": "user:eve"},
+            "has another author, direction or conversation than its audit entry",
+        ),
         ({"kind": "out"}, "has another author, direction or conversation than its audit entry"),
     ],
 )
@@ -60,7 +65,9 @@ def test_changed_message_is_found(message: Message, columns: dict[str, Any], sai
 def test_removed_message_is_found(message: Message) -> None:
     with unguarded():
         Message.objects.filter(pk=message.pk).delete()
-    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is missing"]
+    assert problems() == [
+        f"message {message.pk} of conversation {message.conversation_id} is missing"
+    ]
 
 
 def test_text_that_retention_erased_is_no_problem(message: Message) -> None:
@@ -93,8 +100,12 @@ def test_conversation_that_retention_deleted_is_no_problem(message: Message) -> 
 
 def test_inserted_message_is_found(message: Message) -> None:
     with unguarded():
-        Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
-    told = [f"conversation {message.conversation_id}: it has 3 messages, but only 2 audit entries for them"]
+        Message.objects.create(
+            conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob"
+        )
+    told = [
+        f"conversation {message.conversation_id}: it has 3 messages, but only 2 audit entries for them"
+    ]
     assert (problems(full=False), problems()) == (told, told)
 
 
@@ -102,5 +113,9 @@ def test_message_that_was_swapped_for_another_is_found(message: Message) -> None
     """As many messages as entries: the one that is missing tells."""
     with unguarded():
         Message.objects.filter(pk=message.pk).delete()
-        Message.objects.create(conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob")
-    assert problems() == [f"message {message.pk} of conversation {message.conversation_id} is missing"]
+        Message.objects.create(
+            conversation=message.conversation, kind="in", text="Pay Eve.", author="user:bob"
+        )
+    assert problems() == [
+        f"message {message.pk} of conversation {message.conversation_id} is missing"
+    ]

@@ -1,4 +1,5 @@
-"""Budgets: exact books, nothing spent twice, and marks that hold whoever comes at the same time or dies in between."""
+"""Budgets: exact books, nothing spent twice, and marks that hold whoever comes at the same time or
+dies in between."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from mcpregistry.domain.budgets import Level, Unit
 from mcpregistry.domain.errors import ConfigInvalid, NotFound
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.ids import ordered_id
-from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation, Channel, Delivery, Endpoint, Invocation
+from mcpregistry.models import (
+    Agent,
+    Budget,
+    BudgetEntry,
+    BudgetReservation,
+    Channel,
+    Delivery,
+    Endpoint,
+    Invocation,
+)
 from mcpregistry.services.access import agents
 from mcpregistry.services.budgets import books, rates, spending
 from mcpregistry.services.budgets.books import Kind
@@ -27,7 +37,9 @@ from mcpregistry.services.upkeep.invariants import budgets as rules
 
 
 def budget(slug: str = "daily", agent: str = "ann", **fields: Any) -> Budget:
-    owner = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor="test")
+    owner = Agent.objects.filter(slug=agent).first() or agents.save_agent(
+        agent=Agent(slug=agent), actor="test"
+    )
     given = {"unit": "calls", "period": "day", "hard": Decimal(10)} | fields
     return books.save_budget(budget=Budget(slug=slug, agent=owner, **given), actor="test")
 
@@ -41,9 +53,17 @@ def budget_of_endpoint(slug: str = "door", **fields: Any) -> Budget:
 def call(state: State = State.DISPATCHED, *, ended: bool = False) -> str:
     now = timezone.now()
     return Invocation.objects.create(
-        id=ordered_id(), state=state, agent_slug="ann", tool_name="t", exposed_name="t", origin="http", writer="w",
-        received_at=now, dispatched_at=now, finished_at=now if ended else None,
-    ).pk  # fmt: skip
+        id=ordered_id(),
+        state=state,
+        agent_slug="ann",
+        tool_name="t",
+        exposed_name="t",
+        origin="http",
+        writer="w",
+        received_at=now,
+        dispatched_at=now,
+        finished_at=now if ended else None,
+    ).pk
 
 
 def reserve(
@@ -98,9 +118,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"hard": None}, {"soft": Decimal(11)}, {"hard": Decimal(-1)}, {"hard": Decimal("1.5")}, {"unit": "x"}, {"period": "x"},
-     {"time_zone": "Oslo"}, {"time_zone": "../etc/passwd"}, {"hard": Decimal("NaN")}],
-)  # fmt: skip
+    [
+        {"hard": None},
+        {"soft": Decimal(11)},
+        {"hard": Decimal(-1)},
+        {"hard": Decimal("1.5")},
+        {"unit": "x"},
+        {"period": "x"},
+        {"time_zone": "Oslo"},
+        {"time_zone": "../etc/passwd"},
+        {"hard": Decimal("NaN")},
+    ],
+)
 def test_what_makes_no_budget_is_refused(wrong):
     with pytest.raises(ConfigInvalid):
         budget(**wrong)
@@ -121,11 +150,16 @@ def test_calls_pass_up_to_the_hard_mark_and_are_then_refused_with_the_time_when_
 
 def test_what_is_out_holds_its_place_and_what_was_not_sent_gives_it_back():
     row = budget(hard=Decimal(2))
-    first, second = call(), call()
-    assert [reserve(reference=each).refusal for each in (first, second, first)] == [None] * 3, "once each"
+    first = call()
+    second = call()
+    assert [reserve(reference=each).refusal for each in (first, second, first)] == [None] * 3, (
+        "once each"
+    )
     assert reserve().refusal is not None
     end(first, State.NOT_SENT)
-    assert reserve().refusal is None, "who lacks room writes down first what has ended without its process"
+    assert reserve().refusal is None, (
+        "who lacks room writes down first what has ended without its process"
+    )
     end(second)
     assert spending.settle_due() == 1
     assert standing(row) == (1, 1, Level.OK)
@@ -133,10 +167,17 @@ def test_what_is_out_holds_its_place_and_what_was_not_sent_gives_it_back():
 
 @pytest.mark.parametrize(
     ("state", "spent"),
-    [(State.SUCCEEDED, 1), (State.TOOL_ERROR, 1), (State.UNKNOWN, 1), (State.NOT_SENT, 0), (State.CANCELLED, 0)],
+    [
+        (State.SUCCEEDED, 1),
+        (State.TOOL_ERROR, 1),
+        (State.UNKNOWN, 1),
+        (State.NOT_SENT, 0),
+        (State.CANCELLED, 0),
+    ],
 )
 def test_a_call_is_written_down_once_by_what_its_record_says(state, spent):
-    row, one = budget(), call()
+    row = budget()
+    one = call()
     reserve(reference=one)
     if state == State.CANCELLED:
         Invocation.objects.update(dispatched_at=None)
@@ -149,12 +190,15 @@ def test_a_call_without_a_record_keeps_its_place_for_two_minutes_and_not_for_eve
     row = budget()
     reserve(reference="c" * 32)
     assert (spending.settle_due(), standing(row)[:2]) == (0, (0, 1))
-    BudgetReservation.objects.update(made_at=timezone.now() - spending.UNRECORDED - timedelta(seconds=1))
+    BudgetReservation.objects.update(
+        made_at=timezone.now() - spending.UNRECORDED - timedelta(seconds=1)
+    )
     assert (spending.settle_due(), standing(row)[:2]) == (1, (0, 0))
 
 
 def test_every_agent_that_has_caused_it_pays_and_one_who_cannot_refuses_it_for_all():
-    own, cause = budget("own", "expert"), budget("cause", "ann", hard=Decimal(1))
+    own = budget("own", "expert")
+    cause = budget("cause", "ann", hard=Decimal(1))
     budget("other", "bob", hard=Decimal(0))
     one = call()
     assert reserve(reference=one, of=("expert", "ann")).refusal is None
@@ -166,7 +210,9 @@ def test_every_agent_that_has_caused_it_pays_and_one_who_cannot_refuses_it_for_a
     assert standing(own)[:2] == (1, 0), "nothing was set aside of what could have paid"
 
 
-def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_soft_one(clock: Any) -> None:
+def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_soft_one(
+    clock: Any,
+) -> None:
     Channel.objects.create(name="all", kind="webhook", enabled=True)
     Channel.objects.create(name="approvals", kind="webhook", enabled=True, events=["asked"])
     budget(soft=Decimal(2), hard=Decimal(3))
@@ -174,7 +220,9 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     made(1)
     assert not Delivery.objects.exists()
     one = call()
-    assert reserve(reference=one, hears=False).remarks == (), "what has no room for it leaves it to the next"
+    assert reserve(reference=one, hears=False).remarks == (), (
+        "what has no room for it leaves it to the next"
+    )
     second = reserve(reference=one)
     assert [each.said for each in second.remarks] == [
         "Budget 'daily': 2 calls of 3 calls are used in this day. After that, such calls are refused until 2026-11-03 00:00 UTC."
@@ -187,18 +235,25 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     spending.settle(call_id=one)
     for _ in range(3):
         assert reserve().refusal is not None
-    assert list(Delivery.objects.order_by("id").values_list("event", flat=True)) == ["budget_soft", "budget_spent"]
+    assert list(Delivery.objects.order_by("id").values_list("event", flat=True)) == [
+        "budget_soft",
+        "budget_spent",
+    ]
     told = json.loads(Delivery.objects.get(event="budget_spent").body)
     assert (told["type"], told["data"]["budget"], told["data"]["spent"], told["data"]["ends"]) == (
-        "budget.spent", "daily", "3 calls", "2026-11-03T00:00:00+00:00",
-    )  # fmt: skip
+        "budget.spent",
+        "daily",
+        "3 calls",
+        "2026-11-03T00:00:00+00:00",
+    )
     clock("2026-11-03 00:00")
     made(2)
     assert Delivery.objects.filter(event="budget_soft").count() == 2
 
 
 def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_agents():
-    own, door = budget(hard=Decimal(5)), budget_of_endpoint(hard=Decimal(2))
+    own = budget(hard=Decimal(5))
+    door = budget_of_endpoint(hard=Decimal(2))
     Channel.objects.create(name="all", kind="webhook", enabled=True)
     for agent in ("ann", "eve"):
         one = call()
@@ -218,8 +273,12 @@ def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_age
 
 
 def test_a_budget_is_of_one_agent_or_one_endpoint_and_stays_so():
-    door, owner = budget_of_endpoint(), Agent.objects.create(slug="ann")
-    for wrong in (Budget(slug="n", hard=1), Budget(slug="b", hard=1, agent=owner, endpoint=door.endpoint)):
+    door = budget_of_endpoint()
+    owner = Agent.objects.create(slug="ann")
+    for wrong in (
+        Budget(slug="n", hard=1),
+        Budget(slug="b", hard=1, agent=owner, endpoint=door.endpoint),
+    ):
         with pytest.raises(ConfigInvalid, match="one agent or to one endpoint"):
             books.save_budget(budget=wrong, actor="test")
     door.endpoint = Endpoint.objects.create(slug="other")
@@ -235,7 +294,9 @@ def test_what_came_to_nothing_before_it_was_told_is_told_with_the_next_answer():
     assert [each.period for each in reserve().remarks] == [first.period]
 
 
-def test_a_period_begins_at_midnight_where_the_budget_says_also_when_clocks_change(clock: Any) -> None:
+def test_a_period_begins_at_midnight_where_the_budget_says_also_when_clocks_change(
+    clock: Any,
+) -> None:
     row = budget(hard=Decimal(1), time_zone="Europe/Oslo")
     clock("2026-10-24 22:00")  # midnight, before a day of 25 hours
     made(1)
@@ -246,7 +307,9 @@ def test_a_period_begins_at_midnight_where_the_budget_says_also_when_clocks_chan
     made(1)
 
 
-def test_a_call_that_is_out_over_midnight_counts_where_it_ends_and_holds_its_place_there(clock: Any) -> None:
+def test_a_call_that_is_out_over_midnight_counts_where_it_ends_and_holds_its_place_there(
+    clock: Any,
+) -> None:
     row = budget(hard=Decimal(1))
     clock("2026-11-02 23:59:59")
     reserve(reference=(one := call()))
@@ -291,7 +354,8 @@ def test_a_budget_that_begins_anew_otherwise_counts_what_was_spent_since_then(cl
 
 
 def test_a_budget_may_be_deleted_or_switched_off_while_calls_are_out():
-    row, kept = budget(hard=Decimal(1)), budget("kept")
+    row = budget(hard=Decimal(1))
+    kept = budget("kept")
     reserve(reference=(one := call()))
     again = Budget.objects.get(pk=row.pk)
     books.delete_budget(budget=row, actor="test")
@@ -310,39 +374,52 @@ def test_a_budget_may_be_deleted_or_switched_off_while_calls_are_out():
 
 
 def test_a_turn_spends_what_it_has_cost_and_one_whose_worker_died_the_money_that_was_set_aside():
-    money, tokens = (
-        budget("money", unit="money", hard=Decimal("0.01")),
-        budget("tokens", unit="tokens", hard=Decimal(900)),
-    )
+    money = budget("money", unit="money", hard=Decimal("0.01"))
+    tokens = budget("tokens", unit="tokens", hard=Decimal(900))
 
     def turn(dollars: int, count: int) -> Needs:
         return Needs("ann", frozenset({"ann"}), {Unit.MONEY: dollars, Unit.TOKENS: count})
 
-    assert spending.reserve(kind=Kind.TURN, reference="run", needs=turn(400_000, 500)).refusal is None
-    assert "may need 500 tokens" in str(spending.reserve(kind=Kind.TURN, reference="other", needs=turn(1, 500)).refusal)
+    assert (
+        spending.reserve(kind=Kind.TURN, reference="run", needs=turn(400_000, 500)).refusal is None
+    )
+    assert "may need 500 tokens" in str(
+        spending.reserve(kind=Kind.TURN, reference="other", needs=turn(1, 500)).refusal
+    )
     spending.spend_turn(run="run", reference="run:1", needs=turn(123_456, 321))
     assert [standing(each)[:2] for each in (money, tokens)] == [(123_456, 0), (321, 0)]
     spending.reserve(kind=Kind.TURN, reference="run", needs=turn(400_000, 500))
     for _ in range(2):
         spending.lose_turn(run="run", reference="run:lost:2")
     assert [standing(each)[:2] for each in (money, tokens)] == [(523_456, 0), (321, 0)]
-    assert "can never cover" in str(spending.reserve(kind=Kind.TURN, reference="run", needs=turn(2_000_000, 1)).refusal)
+    assert "can never cover" in str(
+        spending.reserve(kind=Kind.TURN, reference="run", needs=turn(2_000_000, 1)).refusal
+    )
 
 
 def test_entries_outlive_no_record_but_those_of_periods_that_go_on():
     row = budget(period="month")
     made(1)
     BudgetEntry.objects.create(
-        budget=row, kind=Kind.CALL, amount=1, agent_slug="ann", reference="old", at=datetime(2020, 1, 1, tzinfo=UTC)
+        budget=row,
+        kind=Kind.CALL,
+        amount=1,
+        agent_slug="ann",
+        reference="old",
+        at=datetime(2020, 1, 1, tzinfo=UTC),
     )
-    assert [retention.prune(timezone.now() + timedelta(days=days))["budgets"] for days in (0, 400)] == [1, 1]
+    assert [
+        retention.prune(timezone.now() + timedelta(days=days))["budgets"] for days in (0, 400)
+    ] == [1, 1]
 
 
 def test_books_that_were_changed_by_hand_are_found():
     row = budget()
     made(2)
     row.periods.update(spent=1)
-    assert list(rules.unbalanced(timezone.now())) == [f"daily: the period that began {timezone.now():%Y-%m-%d} 00:00"]
+    assert list(rules.unbalanced(timezone.now())) == [
+        f"daily: the period that began {timezone.now():%Y-%m-%d} 00:00"
+    ]
     row.periods.update(spent=2)
 
 

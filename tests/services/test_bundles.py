@@ -1,4 +1,5 @@
-"""Bundles from their address to what is started: by their hash alone, unpacked in bounds, settings asked for by a form."""
+"""Bundles from their address to what is started: by their hash alone, unpacked in bounds, settings
+asked for by a form."""
 
 from __future__ import annotations
 
@@ -42,14 +43,18 @@ def place(settings: Any, tmp_path: Path) -> Iterator[Receiver]:
 def published(place: Receiver, content: bytes) -> str:
     """Behind a redirect, as releases are."""
     place.answers = []
-    place.otherwise = lambda asked: (200, {}, content) if asked.path == "/file" else (302, {"Location": "/file"}, b"")
+    place.otherwise = lambda asked: (
+        (200, {}, content) if asked.path == "/file" else (302, {"Location": "/file"}, b"")
+    )
     return f"{place.url}/mcp/notes.mcpb"
 
 
 def asked(place: Receiver, content: bytes, **more: Any) -> Install:
     """It is asked for, and a worker has looked at it."""
     more = {"version": sha256(content), "networks": LOOPBACK, "slug": "notes"} | more
-    row = installs.resolve(ecosystem="mcpb", package=published(place, content), actor="user:ann", **more)
+    row = installs.resolve(
+        ecosystem="mcpb", package=published(place, content), actor="user:ann", **more
+    )
     return work.work(install_id=row.pk) or row
 
 
@@ -63,14 +68,18 @@ def installed(install: Install) -> Install:
 
 def told_by(server: Server) -> Any:
     """What it says of itself, started in its sandbox as it is confirmed."""
-    server = lifecycle.confirm_launch(server=server, actor="user:ann", launch_hash=server.launch_hash())
+    server = lifecycle.confirm_launch(
+        server=server, actor="user:ann", launch_hash=server.launch_hash()
+    )
     found = asyncio.run(tried(target_for(server.pk)))
     assert found.discovery is not None, found.start
     return json.loads(found.discovery.tools[0]["description"])
 
 
 def listed(address: str, content: bytes) -> RegistryEntry:
-    source = RegistrySource.objects.create(slug="own", base_url="https://r.example", allowed_networks=LOOPBACK)
+    source = RegistrySource.objects.create(
+        slug="own", base_url="https://r.example", allowed_networks=LOOPBACK
+    )
     package = {
         "registryType": "mcpb",
         "identifier": address,
@@ -78,18 +87,32 @@ def listed(address: str, content: bytes) -> RegistryEntry:
         "transport": {"type": "stdio"},
     }
     return RegistryEntry.objects.create(
-        source=source, name="io.example/notes", version="1.0.0", status="active", is_latest=True, sha256="a" * 64,
-        document=json.dumps({"packages": [package]}), seen_at=timezone.now(),
-    )  # fmt: skip
+        source=source,
+        name="io.example/notes",
+        version="1.0.0",
+        status="active",
+        is_latest=True,
+        sha256="a" * 64,
+        document=json.dumps({"packages": [package]}),
+        seen_at=timezone.now(),
+    )
 
 
 def test_approver_of_a_bundle_sees_its_command(place: Receiver, admin_client: Any) -> None:
     install = asked(place, bundle())
-    words = ["node", "${__dirname}/server/index.js", "--mode", "${user_config.mode}", "${user_config.folders}"]
+    words = [
+        "node",
+        "${__dirname}/server/index.js",
+        "--mode",
+        "${user_config.mode}",
+        "${user_config.folders}",
+    ]
     assert install.command == []
     assert install_out(install).command == words
     for page in ("change", "approve"):
-        shown = admin_client.get(reverse(f"admin:mcpregistry_install_{page}", args=[install.pk])).content.decode()
+        shown = admin_client.get(
+            reverse(f"admin:mcpregistry_install_{page}", args=[install.pk])
+        ).content.decode()
         for word in words:
             assert f">{word}<" in shown
     assert installed(install).command[1].endswith("/server/index.js")
@@ -105,7 +128,9 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
     install = installed(work.work(install_id=made.pk) or made)
     assert [str(change) for change in requests.changes_of(install)] == ["notes 1.0.0 was added"]
     form = reverse("admin:mcpregistry_install_configure", args=[install.pk])
-    page = admin_client.get(reverse("admin:mcpregistry_install_change", args=[install.pk])).content.decode()
+    page = admin_client.get(
+        reverse("admin:mcpregistry_install_change", args=[install.pk])
+    ).content.decode()
     assert form in page
     shown = admin_client.get(form).content.decode()
     assert "One value per line" in shown
@@ -116,7 +141,11 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
     entered = {names["api_key"]: "s3cret", names["folders"]: "/one\n/two words\n"}
     admin_client.post(form, entered)
     server = Server.objects.get()
-    assert (server.slug, server.sandbox, server.env["API_KEY"]) == ("notes", "enforce", "${cred:notes-api-key}")
+    assert (server.slug, server.sandbox, server.env["API_KEY"]) == (
+        "notes",
+        "enforce",
+        "${cred:notes-api-key}",
+    )
     assert Credential.objects.get().scope == ["server:notes"]
     server.sandbox_network = "none"
     server = lifecycle.save_server(server=server, actor="user:ann")
@@ -131,8 +160,15 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
     assert new.not_offered == ""
     server = requests.use(install=new, actor="user:ann")
     said = told_by(server)
-    assert (said["args"], said["key"], said["lib"]) == (["/one", "/two words"], "s3cret", f"{new.folder}/lib")
-    assert told_by(requests.roll_back(server=server, actor="user:ann"))["lib"] == f"{install.folder}/lib"
+    assert (said["args"], said["key"], said["lib"]) == (
+        ["/one", "/two words"],
+        "s3cret",
+        f"{new.folder}/lib",
+    )
+    assert (
+        told_by(requests.roll_back(server=server, actor="user:ann"))["lib"]
+        == f"{install.folder}/lib"
+    )
     takebacks.deleted(entry, [], disable=True)
     server.refresh_from_db()
     assert server.lifecycle == "disabled", "it runs the very file that was taken back"
@@ -168,17 +204,30 @@ def launch(**said: Any) -> dict[str, Any]:
         (bundle(launch(args=["-e", "x"])), "is not in the bundle"),
         (bundle(launch(args=["${__dirname}/none.js"])), "does not contain the program"),
         (bundle(launch(args=["${__dirname}/../../../x.js"])), "is outside its folder"),
-        (bundle(launch(command="${__dirname}/../../../keys.json", args=["${__dirname}/server/index.js"])), "is outside its folder"),
-        (bundle(launch(command="${__dirname}/../../bin/sh", args=["-c", "x"])), "is outside its folder"),
+        (
+            bundle(
+                launch(
+                    command="${__dirname}/../../../keys.json", args=["${__dirname}/server/index.js"]
+                )
+            ),
+            "is outside its folder",
+        ),
+        (
+            bundle(launch(command="${__dirname}/../../bin/sh", args=["-c", "x"])),
+            "is outside its folder",
+        ),
         (bundle(launch(env={"X": "${__dirname}/.."})), "is outside its folder"),
         (bundle(launch(env={"X": "${cred:other}"})), "this site does not support"),
         (bundle(launch(env={"X": "${HOME}"})), "this site does not support"),
         (bundle(launch(env={"X": "${user_config.none}"})), "does not define it"),
-        (bundle(launch(args=["${__dirname}/server/index.js", "${user_config.api_key}"])), "secret on its command line"),
+        (
+            bundle(launch(args=["${__dirname}/server/index.js", "${user_config.api_key}"])),
+            "secret on its command line",
+        ),
         (bundle(manifest(compatibility={"platforms": ["win32"]})), "supports only win32"),
         (bundle(manifest(server={**manifest()["server"], "type": "uv"})), "at each start"),
     ],
-)  # fmt: skip
+)
 def test_a_bundle_that_is_none_or_means_harm_fails_with_its_reason_and_leaves_nothing(
     place: Receiver, content: bytes, reason: str
 ) -> None:
@@ -216,7 +265,11 @@ def test_another_file_or_another_place_than_was_named_is_refused(
         address = published(place, content)
         place.otherwise = answer
         row = installs.resolve(
-            ecosystem="mcpb", package=address, version=sha256(content), networks=LOOPBACK, actor="user:ann"
+            ecosystem="mcpb",
+            package=address,
+            version=sha256(content),
+            networks=LOOPBACK,
+            actor="user:ann",
         )
         assert reason in (work.work(install_id=row.pk) or row).reason
     monkeypatch.setattr("mcpregistry.downstream.installers.bundles.MOST_DOWNLOADED", 100)

@@ -1,4 +1,5 @@
-"""What the clock has counted by the hour and by the day is what the record says, whatever happened in between."""
+"""What the clock has counted by the hour and by the day is what the record says, whatever happened
+in between."""
 
 from __future__ import annotations
 
@@ -17,20 +18,38 @@ from django.db import DatabaseError, DataError
 
 from mcpregistry.domain.figures import percentile
 from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, State
-from mcpregistry.domain.usage import BUCKETS, DAY, ERROR, HOUR, bucket_of, day_of, hour_of, percentile_of, spans
+from mcpregistry.domain.usage import (
+    BUCKETS,
+    DAY,
+    ERROR,
+    HOUR,
+    bucket_of,
+    day_of,
+    hour_of,
+    percentile_of,
+    spans,
+)
 from mcpregistry.models import CountedSpan, Invocation, SpanFailure, SpanUsage, Tool
 from mcpregistry.models.usage import TOOK, Span
 from mcpregistry.services.records import call_hours
 from tests.fakes.lived import populated
 
 BEGIN = datetime(2026, 3, 1, 21, 10, tzinfo=UTC)
-ENDS = (State.SUCCEEDED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN, State.DENIED)
+ENDS = (
+    State.SUCCEEDED,
+    State.SUCCEEDED,
+    State.TOOL_ERROR,
+    State.NOT_SENT,
+    State.UNKNOWN,
+    State.DENIED,
+)
 Sums = dict[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass
 class History:
-    """Calls by chance: they come, end at once or late, are recorded late, and supposed ends become known."""
+    """Calls by chance: they come, end at once or late, are recorded late, and supposed ends become
+    known."""
 
     chance: random.Random
     now: datetime = BEGIN
@@ -50,10 +69,19 @@ class History:
             (("git", "log"), ("git", "diff"), ("expert", "search"), ("", f"made-up-{self.made}"))
         )
         call = Invocation(
-            id=f"call-{self.made}", state=State.DISPATCHED, agent_slug=chance.choice("ab"), endpoint_slug="default", writer="w",
-            server_slug=server, tool_name=tool, exposed_name=tool, origin="http", received_at=at, dispatched_at=at,
+            id=f"call-{self.made}",
+            state=State.DISPATCHED,
+            agent_slug=chance.choice("ab"),
+            endpoint_slug="default",
+            writer="w",
+            server_slug=server,
+            tool_name=tool,
+            exposed_name=tool,
+            origin="http",
+            received_at=at,
+            dispatched_at=at,
             outcome=chance.choice(("allow", "allow", "ask")),
-        )  # fmt: skip
+        )
         if chance.random() < self.lingering:
             self.open.append(call.pk)
         else:
@@ -61,9 +89,12 @@ class History:
         return call
 
     def end(self, call: Invocation, state: State, code: str = "") -> None:
-        call.state, call.error_code = state, code or ("E" + str(self.chance.randrange(3)) if state in FAILED else "")
-        call.finished_at, call.duration_ms = self.now, self.chance.lognormvariate(4, 2)
-        call.result, call.result_bytes = f'{{"text":"no row {self.made}"}}', self.chance.randrange(2_000)
+        call.state = state
+        call.error_code = code or ("E" + str(self.chance.randrange(3)) if state in FAILED else "")
+        call.finished_at = self.now
+        call.duration_ms = self.chance.lognormvariate(4, 2)
+        call.result = f'{{"text":"no row {self.made}"}}'
+        call.result_bytes = self.chance.randrange(2_000)
         call.dispatched_at = None if state in {State.NOT_SENT, State.DENIED} else call.received_at
 
     def end_late(self, most: int = 1) -> None:
@@ -84,13 +115,28 @@ class History:
 
 
 def of_record() -> tuple[Sums, dict[tuple[str, ...], list[float]]]:
-    """By its own arithmetic: the sums of each key, and how long the calls took that nobody was asked about."""
+    """By its own arithmetic: the sums of each key, and how long the calls took that nobody was
+    asked about."""
     found: Sums = {}
     took: dict[tuple[str, ...], list[float]] = {}
     for call in Invocation.objects.order_by("received_at").iterator():
-        key = (call.agent_slug, call.endpoint_slug, call.server_slug, call.tool_name if call.server_slug else "")
+        key = (
+            call.agent_slug,
+            call.endpoint_slug,
+            call.server_slug,
+            call.tool_name if call.server_slug else "",
+        )
         sums = found.setdefault(
-            key, {"calls": 0, "errors": 0, "sent": 0, "size": 0, "cost": 0, "codes": Counter(), "last": None}
+            key,
+            {
+                "calls": 0,
+                "errors": 0,
+                "sent": 0,
+                "size": 0,
+                "cost": 0,
+                "codes": Counter(),
+                "last": None,
+            },
         )
         failed = call.state in {"tool_error", "not_sent", "unknown"}
         sums["calls"] += 1
@@ -112,7 +158,16 @@ def counted(rows: Iterable[SpanUsage]) -> tuple[Sums, dict[tuple[str, ...], list
     for row in sorted(rows, key=lambda row: row.begins):
         key = (row.agent_slug, row.endpoint_slug, row.server_slug, row.tool_name)
         sums = found.setdefault(
-            key, {"calls": 0, "errors": 0, "sent": 0, "size": 0, "cost": 0, "codes": Counter(), "last": None}
+            key,
+            {
+                "calls": 0,
+                "errors": 0,
+                "sent": 0,
+                "size": 0,
+                "cost": 0,
+                "codes": Counter(),
+                "last": None,
+            },
         )
         for name in ("calls", "errors", "sent", "size"):
             sums[name] += getattr(row, name)
@@ -127,7 +182,11 @@ def counted(rows: Iterable[SpanUsage]) -> tuple[Sums, dict[tuple[str, ...], list
 def breaks(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     """The database fails while an hour is replaced: after its rows went and some came."""
     with monkeypatch.context() as patch, suppress(DatabaseError):
-        patch.setattr(SpanFailure.objects, "bulk_create", lambda rows: (_ for _ in ()).throw(DatabaseError("gone")))
+        patch.setattr(
+            SpanFailure.objects,
+            "bulk_create",
+            lambda rows: (_ for _ in ()).throw(DatabaseError("gone")),
+        )
         call_hours.count_due(now)
 
 
@@ -137,11 +196,14 @@ def breaks(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     ("seed", "calls"),
     [
         pytest.param(1, 1_000, id="1"),
-        pytest.param(2, 1_000, marks=pytest.mark.one_database, id="2"),  # chance is not the database's
+        # chance is not the database's
+        pytest.param(2, 1_000, marks=pytest.mark.one_database, id="2"),
         pytest.param(3, 100_000, marks=pytest.mark.timeout(3_600), id="many-calls"),
     ],
 )
-def test_what_was_counted_is_what_the_record_says(monkeypatch: pytest.MonkeyPatch, seed: int, calls: int) -> None:
+def test_what_was_counted_is_what_the_record_says(
+    monkeypatch: pytest.MonkeyPatch, seed: int, calls: int
+) -> None:
     populated(calls=0)
     Invocation.objects.all().delete()
     tool = Tool.objects.get(server__slug="git", name="git_log")
@@ -164,7 +226,9 @@ def test_what_was_counted_is_what_the_record_says(monkeypatch: pytest.MonkeyPatc
         back = step in {14, 28}
         history.now -= timedelta(hours=back * 30)
         history.now += timedelta(minutes=history.chance.randrange(20, 300)) * (not back)
-    history.now = max(history.now, *Invocation.objects.values_list("received_at", flat=True)) + DAY * 2
+    history.now = (
+        max(history.now, *Invocation.objects.values_list("received_at", flat=True)) + DAY * 2
+    )
     while history.open or history.supposed:
         history.end_late(late)
         history.correct(late)
@@ -183,14 +247,17 @@ def test_what_was_counted_is_what_the_record_says(monkeypatch: pytest.MonkeyPatc
     assert counted(rows) == (hours, took)
     for key, times in durations.items():
         for percent in (50, 95):
-            exact, said = percentile(sorted(times), percent), percentile_of(took[key], percent)
+            exact = percentile(sorted(times), percent)
+            said = percentile_of(took[key], percent)
             assert exact is not None
             assert said is not None
             assert 1 / (1 + ERROR) - 1e-9 <= said / max(exact, 2.0) <= 1 + ERROR + 1e-9
     failures: Counter[str] = Counter()
     for row in SpanFailure.objects.all():
         failures[row.code] += row.count
-    assert failures == Counter(Invocation.objects.filter(state__in=FAILED).values_list("error_code", flat=True))
+    assert failures == Counter(
+        Invocation.objects.filter(state__in=FAILED).values_list("error_code", flat=True)
+    )
 
 
 @pytest.mark.django_db
@@ -220,12 +287,15 @@ def test_words_that_no_database_stores_keep_nothing_from_being_counted() -> None
 
 
 @pytest.mark.django_db
-def test_an_hour_that_cannot_be_counted_is_tried_again_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_hour_that_cannot_be_counted_is_tried_again_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     history = History(random.Random(5))
     history.come(20)
     history.now += 2 * HOUR
     history.come(20)
-    bad, count = hour_of(BEGIN), call_hours._count
+    bad = hour_of(BEGIN)
+    count = call_hours._count
 
     def counted(hour: datetime) -> None:
         if hour == bad:
@@ -242,13 +312,23 @@ def test_an_hour_that_cannot_be_counted_is_tried_again_and_holds_up_no_other(mon
 
 
 def test_buckets_hold_what_they_say() -> None:
-    assert [bucket_of(each) for each in (0, 2, 2.01, 2.82, 2.9, 4, 1e12)] == [0, 0, 1, 1, 2, 2, BUCKETS - 1]
+    assert [bucket_of(each) for each in (0, 2, 2.01, 2.82, 2.9, 4, 1e12)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        BUCKETS - 1,
+    ]
     assert percentile_of([0] * BUCKETS, 50) is None
 
 
 def test_days_lie_whole_within_a_period_and_hours_around_them() -> None:
     day = day_of(BEGIN)
-    whole, around = spans(day - HOUR, day + DAY * 2 + HOUR, [day - DAY, day, day + DAY, day + DAY * 2])
+    whole, around = spans(
+        day - HOUR, day + DAY * 2 + HOUR, [day - DAY, day, day + DAY, day + DAY * 2]
+    )
     assert whole == [day, day + DAY]
     assert around == [(day - HOUR, day), (day + DAY * 2, day + DAY * 2 + HOUR)]
     assert spans(day, day + DAY, [day]) == ([day], [])

@@ -24,16 +24,33 @@ pytestmark = pytest.mark.django_db
 
 def made(*, state: State = State.SUCCEEDED, **fields: Any) -> str:
     values = {
-        "id": ordered_id(), "state": state.value, "agent_slug": "robot", "server_slug": "git", "tool_name": "log",
-        "exposed_name": "git__log", "arguments": json.dumps({"planet": "Märs", "path": "src/app_main.py"}, ensure_ascii=False),
-        "result": json.dumps({"content": [{"type": "text", "text": "first\nsecond line"}]}), "origin": "http",
-        "writer": "web", "received_at": timezone.now(),
-    }  # fmt: skip
+        "id": ordered_id(),
+        "state": state.value,
+        "agent_slug": "robot",
+        "server_slug": "git",
+        "tool_name": "log",
+        "exposed_name": "git__log",
+        "arguments": json.dumps({"planet": "Märs", "path": "src/app_main.py"}, ensure_ascii=False),
+        "result": json.dumps({"content": [{"type": "text", "text": "first\nsecond line"}]}),
+        "origin": "http",
+        "writer": "web",
+        "received_at": timezone.now(),
+    }
     return Invocation.objects.create(**values | fields).pk
 
 
 @pytest.mark.parametrize(
-    "question", ["Märs", "mär", "app main", "second", "git robot", "PLANET first", "src/app_main.py", "toolu 7"]
+    "question",
+    [
+        "Märs",
+        "mär",
+        "app main",
+        "second",
+        "git robot",
+        "PLANET first",
+        "src/app_main.py",
+        "toolu 7",
+    ],
 )
 def test_a_call_is_found_by_its_names_arguments_and_result(question: str) -> None:
     call = made(request_id="toolu_7")
@@ -44,7 +61,9 @@ def test_a_call_is_found_by_its_names_arguments_and_result(question: str) -> Non
     assert words.index_due() == 0
 
 
-@pytest.mark.parametrize("question", ["venus", "first venus", "", "  ", '"', "AND *", "(", "' OR 1"])
+@pytest.mark.parametrize(
+    "question", ["venus", "first venus", "", "  ", '"', "AND *", "(", "' OR 1"]
+)
 def test_what_is_not_in_it_finds_nothing_and_breaks_nothing(question: str) -> None:
     made()
     assert calls_with(question) == []
@@ -62,21 +81,25 @@ def test_a_new_call_is_found_by_the_measure_of_the_index(question: str) -> None:
 
 
 def test_a_single_character_is_a_whole_word_and_no_beginning() -> None:
-    one, _twelve = made(tool_name="tool_1", arguments="{}"), made(tool_name="tool_12", arguments="{}")
+    one = made(tool_name="tool_1", arguments="{}")
+    _twelve = made(tool_name="tool_12", arguments="{}")
     for _ in range(2):  # first by its text, then by the index
         assert calls_with("tool_1") == [one]
         words.index_due()
 
 
 def test_a_call_is_found_by_its_id_and_while_it_is_open() -> None:
-    ended, held = made(), made(state=State.PENDING, arguments='{"planet":"pluto"}')
+    ended = made()
+    held = made(state=State.PENDING, arguments='{"planet":"pluto"}')
     assert calls_with(ended) == [ended]
     assert calls_with("pluto") == [held]
     Invocation.objects.filter(pk=held).update(state=State.REJECTED.value, reason="Not that one.")
     assert calls_with("pluto") == calls_with("not that") == [held]
 
 
-def test_the_newest_are_found_though_others_lie_before_and_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_are_found_though_others_lie_before_and_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(call_search, "MOST", 2)
     monkeypatch.setattr(call_search, "_NEAR", (2, 3))
     calls = [made(agent_slug="rare" if number in {0, 1, 4} else "usual") for number in range(7)]
@@ -87,7 +110,8 @@ def test_the_newest_are_found_though_others_lie_before_and_between_them(monkeypa
 
 
 def test_what_retention_erases_is_no_longer_found() -> None:
-    call, _ = made(), made(agent_slug="other")
+    call = made()
+    _ = made(agent_slug="other")
     words.index_due()
     Invocation.objects.update(arguments="", result="")  # as retention does
     assert calls_with("second") == []

@@ -64,21 +64,29 @@ def test_a_change_in_any_column_is_found(entries, changes):
 @pytest.mark.usefixtures("_unguarded")
 def test_entry_with_another_number_in_the_table_is_found(entries):
     rewrite(entries[1], id=entries[5].pk + 1)
-    assert list(verify()) == ["configuration #3: its number in the table is lower than that of the entry before it"]
+    assert list(verify()) == [
+        "configuration #3: its number in the table is lower than that of the entry before it"
+    ]
 
 
 @pytest.mark.usefixtures("_unguarded")
 def test_a_removed_and_a_moved_entry_are_found(entries):
     AuditEntry.objects.filter(pk=entries[2].pk).delete()
-    assert list(verify()) == ["configuration #4: the entries before it are missing, from number 3 on"]
+    assert list(verify()) == [
+        "configuration #4: the entries before it are missing, from number 3 on"
+    ]
     rewrite(entries[5], seq=3)
     assert len(list(verify())) >= 2
 
 
 @pytest.mark.usefixtures("_unguarded")
 def test_a_rehashed_entry_breaks_its_successor(entries):
-    body = json.dumps(json.loads(entries[1].body) | {"number": 99}, sort_keys=True, separators=(",", ":"))
-    rewrite(entries[1], body=body, hash=hashlib.sha256((entries[1].prev + body).encode()).hexdigest())
+    body = json.dumps(
+        json.loads(entries[1].body) | {"number": 99}, sort_keys=True, separators=(",", ":")
+    )
+    rewrite(
+        entries[1], body=body, hash=hashlib.sha256((entries[1].prev + body).encode()).hexdigest()
+    )
     assert "configuration #2: its text does not match its hash" in list(verify())
     rewrite(entries[1], hash=entry_hash(entries[1].prev, body, newest_key()))
     assert list(verify()) == ["configuration #3: it does not follow the entry before it"]
@@ -99,12 +107,27 @@ def test_an_export_shows_a_tail_that_was_cut_off_and_a_log_written_anew(entries)
 
 def test_chains_of_several_writers_are_told_apart(entries):
     body = json.dumps(
-        {"writer": "web", "seq": 1, "at": entries[0].at.isoformat(), "kind": "k", "actor": "a", "subject": "s"}
+        {
+            "writer": "web",
+            "seq": 1,
+            "at": entries[0].at.isoformat(),
+            "kind": "k",
+            "actor": "a",
+            "subject": "s",
+        }
     )
     AuditEntry.objects.create(
-        writer="web", seq=1, at=entries[0].at, kind="k", actor="a", subject="s", body=body,
-        prev=GENESIS, hash=entry_hash(GENESIS, body, newest_key()), key_id=newest_key(),
-    )  # fmt: skip
+        writer="web",
+        seq=1,
+        at=entries[0].at,
+        kind="k",
+        actor="a",
+        subject="s",
+        body=body,
+        prev=GENESIS,
+        hash=entry_hash(GENESIS, body, newest_key()),
+        key_id=newest_key(),
+    )
     assert list(verify()) == []
     assert len(list(missing_from_log(export()))) == 0
 
@@ -116,7 +139,9 @@ def test_entry_without_a_key_is_reported():
     process_wrote("web:1", 1)
     with unguarded():
         rewrite_without_key([AuditEntry.objects.get(writer="web:1")])
-    assert list(verify()) == ["web:1 #1: it is not signed with a key, so anyone could have written it"]
+    assert list(verify()) == [
+        "web:1 #1: it is not signed with a key, so anyone could have written it"
+    ]
 
 
 def test_every_key_of_the_ring_verifies_and_the_newest_signs(settings, entries):

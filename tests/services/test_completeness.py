@@ -1,4 +1,5 @@
-"""A database without triggers or roles is noticed by whoever starts, and `migrate` makes what is missing."""
+"""A database without triggers or roles is noticed by whoever starts, and `migrate` makes what is
+missing."""
 
 from __future__ import annotations
 
@@ -70,8 +71,12 @@ def test_the_log_tells_that_its_checkpoints_were_deleted() -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("renew", [lambda: call_command("migrate", verbosity=0), seal_audit], ids=["migrate", "clock"])
-def test_deleted_checkpoints_are_found_though_new_ones_were_made(renew: Callable[[], object]) -> None:
+@pytest.mark.parametrize(
+    "renew", [lambda: call_command("migrate", verbosity=0), seal_audit], ids=["migrate", "clock"]
+)
+def test_deleted_checkpoints_are_found_though_new_ones_were_made(
+    renew: Callable[[], object],
+) -> None:
     sealed_anew()
     assert verify().problems == ()
     delete_checkpoints()
@@ -95,7 +100,9 @@ def test_processes_look_anew_after_triggers_were_missing() -> None:
 
 def test_an_interrupted_migrate_is_known_though_nothing_is_missing() -> None:
     completeness.begin()
-    assert completeness.missing() == "", "processes of the former version go on serving while `migrate` works"
+    assert completeness.missing() == "", (
+        "processes of the former version go on serving while `migrate` works"
+    )
     assert "was interrupted" in completeness.interrupted()
     Configuration.objects.update(complete_for="0.0.1")
     assert "for version 0.0.1" in completeness.interrupted()
@@ -104,13 +111,17 @@ def test_an_interrupted_migrate_is_known_though_nothing_is_missing() -> None:
 
 
 @pytest.mark.parametrize("signal", ["worker_init", "beat_init"])
-def test_worker_and_clock_end_at_once_without_triggers(signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_and_clock_end_at_once_without_triggers(
+    signal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "controlplane.celery.connections.close_all", lambda: None
     )  # it would end the test's transaction
     from controlplane.celery import _require_a_whole_site
 
-    assert _require_a_whole_site in [receiver() for _, receiver in getattr(signals, signal).receivers]
+    assert _require_a_whole_site in [
+        receiver() for _, receiver in getattr(signals, signal).receivers
+    ]
     _require_a_whole_site()
     drop_guards()
     with pytest.raises(SystemExit, match=r"manage\.py migrate"):
@@ -124,7 +135,9 @@ def test_a_host_is_served_nothing_without_triggers(live_db: None) -> None:
     assert "manage.py migrate" in said
 
 
-def test_a_worker_that_starts_during_an_outage_is_checked_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_starts_during_an_outage_is_checked_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from controlplane.celery import _require_a_whole_site
 
     drop_guards()
@@ -157,7 +170,9 @@ def test_a_bug_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.postgres_only
 def test_a_disabled_trigger_is_missing() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE mcpregistry_server DISABLE TRIGGER watch_mcpregistry_server_update")
+        cursor.execute(
+            "ALTER TABLE mcpregistry_server DISABLE TRIGGER watch_mcpregistry_server_update"
+        )
     assert missing_guards() == ["watch_mcpregistry_server_update"]
     assert "lacks the trigger watch_mcpregistry_server_update." in completeness.missing()
 

@@ -45,20 +45,36 @@ def event(server: Server, state: str = "connected", **changes) -> ConnectionEven
 def test_an_event_becomes_the_connections_row_and_a_note():
     server = confirmed()
     record_event(event(server), "web@box:1")
-    record_event(event(server, "error", detail="It fell\x00 over.", pid=None, era=None), "web@box:1")
+    record_event(
+        event(server, "error", detail="It fell\x00 over.", pid=None, era=None), "web@box:1"
+    )
     (row,) = Connection.objects.all()
-    assert (row.state, row.pid, row.last_error, row.process) == ("error", None, "It fell␀ over.", "web@box:1")
-    assert list(server.events.order_by("id").values_list("kind", flat=True)) == ["connected", "error"]
+    assert (row.state, row.pid, row.last_error, row.process) == (
+        "error",
+        None,
+        "It fell␀ over.",
+        "web@box:1",
+    )
+    assert list(server.events.order_by("id").values_list("kind", flat=True)) == [
+        "connected",
+        "error",
+    ]
 
 
 @pytest.mark.django_db
 def test_a_new_connection_compares_the_tools_and_ends_earlier_trouble():
     server = confirmed()
-    Server.objects.filter(pk=server.pk).update(consecutive_failures=4, unavailable_since=timezone.now())
+    Server.objects.filter(pk=server.pk).update(
+        consecutive_failures=4, unavailable_since=timezone.now()
+    )
     record_event(event(server, discovery=FOUND), "web@box:1")
     server.refresh_from_db()
     assert Tool.objects.get(server=server).status == "quarantined"
-    assert (server.consecutive_failures, server.unavailable_since, server.protocol_era) == (0, None, "modern")
+    assert (server.consecutive_failures, server.unavailable_since, server.protocol_era) == (
+        0,
+        None,
+        "modern",
+    )
     assert server.server_info == {"name": "fake␀", "version": "1"}
     assert server.events.filter(kind="tools_left_out", message__contains="has no name").exists()
 
@@ -85,7 +101,8 @@ def test_stale_and_leaving_processes_lose_their_rows():
 
 @pytest.mark.django_db
 def test_only_the_newest_events_of_a_server_are_kept():
-    server, other = confirmed(), confirmed("slow")
+    server = confirmed()
+    other = confirmed("slow")
     now = timezone.now()
     for one in (server, other):
         ServerEvent.objects.bulk_create(
@@ -97,12 +114,16 @@ def test_only_the_newest_events_of_a_server_are_kept():
     assert server.events.filter(kind="error").exists()
 
 
-def test_a_flapping_server_floods_neither_the_rows_nor_the_events(live_db, django_assert_num_queries):
+def test_a_flapping_server_floods_neither_the_rows_nor_the_events(
+    live_db, django_assert_num_queries
+):
     server = confirmed()
     log = ConnectionLog(process_name("web"))
     with django_assert_num_queries(0):  # who tells of an event leaves the writing to another thread
         for round_ in range(5_000):
-            log.record(event(server, "error" if round_ % 2 else "connecting", detail=f"try {round_}"))
+            log.record(
+                event(server, "error" if round_ % 2 else "connecting", detail=f"try {round_}")
+            )
     eventually(lambda: Connection.objects.filter(last_error="try 4999").exists())
     assert server.events.count() <= EVENTS_KEPT
     assert Connection.objects.count() == 1
@@ -117,14 +138,17 @@ def test_the_last_error_and_log_stay_when_a_connection_comes_back(live_db):
     log.record(event(server, "error", kind="stderr", detail="Traceback"))
     log.record(event(server, "connected"))
     eventually(
-        lambda: Connection.objects.filter(state="connected", last_error="boom", stderr_tail="Traceback").exists()
+        lambda: Connection.objects.filter(
+            state="connected", last_error="boom", stderr_tail="Traceback"
+        ).exists()
     )
     log.close()
 
 
 def test_a_database_that_fails_for_a_while_costs_events_but_not_the_rows(live_db, monkeypatch):
     monkeypatch.setattr(connections, "_BEAT_SECONDS", 0.3)
-    server, write = confirmed(), connections.record_events
+    server = confirmed()
+    write = connections.record_events
     broken: list[object] = []
 
     def fail(*args: object) -> None:

@@ -1,4 +1,5 @@
-"""Leases are written and compared by the database's clock: machines whose own clocks differ do not steal work."""
+"""Leases are written and compared by the database's clock: machines whose own clocks differ do not
+steal work."""
 
 from __future__ import annotations
 
@@ -22,13 +23,16 @@ from tests.services.rows import confirmed, dispatched
 
 def assert_is_now() -> None:
     """The reading is this machine's time, as exact as the time that it took allows."""
-    before, told, after = datetime.now(UTC), database_now(), datetime.now(UTC)
+    before = datetime.now(UTC)
+    told = database_now()
+    after = datetime.now(UTC)
     doubt = after - before + timedelta(seconds=1)
     assert before - doubt < told < after + doubt
 
 
 def test_it_is_the_databases_time(db_reading: None, transactional_db: None) -> None:
-    """On SQLite that is this machine's; PostgreSQL here runs on this machine, so the two agree as well."""
+    """On SQLite that is this machine's; PostgreSQL here runs on this machine, so the two agree as
+    well."""
     assert_is_now()
     first = database_now()
     assert first <= database_now()
@@ -37,7 +41,8 @@ def test_it_is_the_databases_time(db_reading: None, transactional_db: None) -> N
 def test_a_machine_whose_clock_is_wrong_goes_by_the_databases(
     db_reading: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reading is reckoned on by the steady clock, whatever this machine's calendar says meanwhile."""
+    """A reading is reckoned on by the steady clock, whatever this machine's calendar says
+    meanwhile."""
     if connection.vendor == "sqlite":  # one machine, one clock
         assert_is_now()
         return
@@ -56,7 +61,8 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
 ) -> None:
     settings.PREDECESSOR = 47
     monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)
-    note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())  # that far is this machine ahead
+    # that far is this machine ahead
+    note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())
     alive = database_now() + timedelta(hours=1)
     own = f"worker:{socket.gethostname()[:24]}:47:aaaa"
     SiteProcess.objects.create(pk=own, name=process_name("worker", 47), lease_until=alive)
@@ -66,13 +72,17 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
     claim_due(1, answering=False, worker=own)
     tasks._bury_predecessor()
     assert not Server.objects.get().check_until
-    assert dict(Invocation.objects.values_list("pk", "state")) == {"own": "unknown", "another": "dispatched"}
+    assert dict(Invocation.objects.values_list("pk", "state")) == {
+        "own": "unknown",
+        "another": "dispatched",
+    }
 
 
 def test_a_clock_that_is_ahead_takes_no_living_call_or_task_for_dead(
     db_reading: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())  # that far is this machine ahead
+    # that far is this machine ahead
+    note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())
     monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)  # however long the next lines take
     alive = database_now() + timedelta(hours=1)
     monkeypatch.setattr(reaping, "settled", lambda now: True)
@@ -80,14 +90,21 @@ def test_a_clock_that_is_ahead_takes_no_living_call_or_task_for_dead(
     server = confirmed("far", transport="http", url="https://example.org/mcp", command=[])
     dispatched("task", lease_until=alive)
     followed = remote_tasks.adopt(
-        call_id="task", fence=0, agent="local", endpoint="default", server_id=server.pk, downstream_id="theirs",
-        ttl_ms=None, poll_ms=500,
-    )  # fmt: skip
+        call_id="task",
+        fence=0,
+        agent="local",
+        endpoint="default",
+        server_id=server.pk,
+        downstream_id="theirs",
+        ttl_ms=None,
+        poll_ms=500,
+    )
     tasks.reap()
     assert set(Invocation.objects.values_list("state", flat=True)) == {"dispatched"}
     assert remote_tasks.orphans() == []
     assert remote_tasks.take_over(task_id=followed.task_id) is None
-    note_clock(datetime.now(UTC) + timedelta(hours=5), time.monotonic())  # now they are over, by the same clock
+    # now they are over, by the same clock
+    note_clock(datetime.now(UTC) + timedelta(hours=5), time.monotonic())
     if connection.vendor == "postgresql":
         assert remote_tasks.orphans() == [followed.task_id]
 

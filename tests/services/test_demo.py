@@ -22,8 +22,11 @@ from tests.waiting import HANG_LIMIT
 
 
 def decided(snapshot: Snapshot, entry: Entry) -> str:
-    agent, endpoint = snapshot.agents["local"], snapshot.endpoints["default"]
-    return snapshot.policy(Question(agent, endpoint, entry.offer.server, entry.offer.tool, {})).outcome
+    agent = snapshot.agents["local"]
+    endpoint = snapshot.endpoints["default"]
+    return snapshot.policy(
+        Question(agent, endpoint, entry.offer.server, entry.offer.tool, {})
+    ).outcome
 
 
 @pytest.fixture
@@ -52,7 +55,9 @@ def test_an_empty_site_serves_two_real_servers_to_a_new_agent(site_env, broker, 
     assert outcomes["time__get_current_time"] == outcomes["time__convert_time"] == "allow"
     if "git" in expected:
         asked = {"git_add", "git_checkout", "git_commit", "git_create_branch", "git_reset"}
-        assert {name for name, outcome in outcomes.items() if outcome == "ask"} == {f"git__{name}" for name in asked}
+        assert {name for name, outcome in outcomes.items() if outcome == "ask"} == {
+            f"git__{name}" for name in asked
+        }
         assert set(outcomes.values()) == {"allow", "ask"}
     told = AuditEntry.objects.exclude(subject="user:root")
     assert set(told.values_list("actor", flat=True)) == {"demo", "server"}
@@ -72,7 +77,9 @@ def test_a_site_in_use_is_left_alone(said):
 @pytest.mark.django_db
 def test_what_cannot_work_here_is_left_out_and_said(said, settings, tmp_path, monkeypatch):
     settings.BASE_DIR = tmp_path
-    monkeypatch.setattr(demo, "_program", lambda name: None if name == "mcp-server-time" else f"/bin/{name}")
+    monkeypatch.setattr(
+        demo, "_program", lambda name: None if name == "mcp-server-time" else f"/bin/{name}"
+    )
     made = set_up_demo(say=said.append, patience=0)
     assert (made.approved, Server.objects.count()) == ({}, 0)
     assert any("mcp-server-time is not installed" in line for line in said)
@@ -92,7 +99,9 @@ def test_without_a_worker_the_servers_wait_for_a_person(said):
 @pytest.mark.django_db
 def test_a_server_that_fails_is_told_with_its_reason(said, monkeypatch):
     def fail(tests, patience):
-        ServerTest.objects.update(verdict="failed", finished_at="2026-01-01T00:00Z", error="It fell over.")
+        ServerTest.objects.update(
+            verdict="failed", finished_at="2026-01-01T00:00Z", error="It fell over."
+        )
         return list(ServerTest.objects.select_related("server"))
 
     monkeypatch.setattr(demo, "_finished", fail)

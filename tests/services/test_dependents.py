@@ -1,4 +1,5 @@
-"""A deletion takes along only what whoever deletes may delete one by one, and each of it is in the audit log."""
+"""A deletion takes along only what whoever deletes may delete one by one, and each of it is in the
+audit log."""
 
 from __future__ import annotations
 
@@ -39,15 +40,32 @@ from subagents.services.headends import configuring
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
-# Deleted with what they belong to: records of what happened, and parts that nobody decides on by themselves.
+# Deleted with what they belong to: records of what happened, and parts that nobody decides on by
+# themselves.
 _PARTS = {
-    "mcpregistry.accessfinding", "mcpregistry.budgetentry", "mcpregistry.budgetperiod", "mcpregistry.budgetreservation",
-    "mcpregistry.connection", "mcpregistry.conversation", "mcpregistry.definition", "mcpregistry.delivery",
-    "mcpregistry.hostconnection", "mcpregistry.message", "mcpregistry.ratelevel", "mcpregistry.serverevent",
-    "mcpregistry.servertest", "mcpregistry.sessionowner", "mcpregistry.tool", "mcpregistry.toolusage",
-    "subagents.cyclelog", "subagents.exchange", "subagents.experttarget", "subagents.expertversion",
-    "subagents.headendrequest", "subagents.trialreport",
-}  # fmt: skip
+    "mcpregistry.accessfinding",
+    "mcpregistry.budgetentry",
+    "mcpregistry.budgetperiod",
+    "mcpregistry.budgetreservation",
+    "mcpregistry.connection",
+    "mcpregistry.conversation",
+    "mcpregistry.definition",
+    "mcpregistry.delivery",
+    "mcpregistry.hostconnection",
+    "mcpregistry.message",
+    "mcpregistry.ratelevel",
+    "mcpregistry.serverevent",
+    "mcpregistry.servertest",
+    "mcpregistry.sessionowner",
+    "mcpregistry.tool",
+    "mcpregistry.toolusage",
+    "subagents.cyclelog",
+    "subagents.exchange",
+    "subagents.experttarget",
+    "subagents.expertversion",
+    "subagents.headendrequest",
+    "subagents.trialreport",
+}
 
 
 @pytest.fixture
@@ -83,7 +101,9 @@ def entries(kind: str) -> list[AuditEntry]:
 
 
 @pytest.mark.attack
-def test_a_server_keeps_a_rule_about_its_tool_from_an_operator(server: Server, operator: User) -> None:
+def test_a_server_keeps_a_rule_about_its_tool_from_an_operator(
+    server: Server, operator: User
+) -> None:
     rule(tool=Tool.objects.get())
     with pytest.raises(Conflict, match="rule 'no pushes'"):
         lifecycle.delete_server(server=server, actor=ACTOR, rights=operator.has_perm)
@@ -92,15 +112,23 @@ def test_a_server_keeps_a_rule_about_its_tool_from_an_operator(server: Server, o
 
 
 @pytest.mark.attack
-def test_an_endpoint_keeps_rules_budgets_and_headends_from_an_operator(endpoint: Endpoint, operator: User) -> None:
+def test_an_endpoint_keeps_rules_budgets_and_headends_from_an_operator(
+    endpoint: Endpoint, operator: User
+) -> None:
     rule(endpoint=endpoint)
-    books.save_budget(budget=Budget(slug="daily", endpoint=endpoint, unit="calls", hard=Decimal(9)), actor=ACTOR)
-    configuring.save_headend(row=Headend(slug="chat", kind=HeadendKind.OPENAI, endpoint=endpoint), actor=ACTOR)
+    books.save_budget(
+        budget=Budget(slug="daily", endpoint=endpoint, unit="calls", hard=Decimal(9)), actor=ACTOR
+    )
+    configuring.save_headend(
+        row=Headend(slug="chat", kind=HeadendKind.OPENAI, endpoint=endpoint), actor=ACTOR
+    )
     with pytest.raises(Conflict, match="rule 'no pushes', budget 'daily', headend 'chat'"):
         agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=operator.has_perm)
     agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=all_rights)
     assert not PolicyRule.objects.exists()
-    assert [len(entries(kind)) for kind in ("rule.deleted", "budget.deleted", "headend.deleted")] == [1, 1, 1]
+    assert [
+        len(entries(kind)) for kind in ("rule.deleted", "budget.deleted", "headend.deleted")
+    ] == [1, 1, 1]
 
 
 def test_each_record_that_an_agent_takes_along_has_its_own_entry(
@@ -111,9 +139,16 @@ def test_each_record_that_an_agent_takes_along_has_its_own_entry(
     tokens.issue_token(name="live", agent=agent, actor=ACTOR)
     revoked, _ = tokens.issue_token(name="revoked", agent=agent, actor=ACTOR)
     tokens.revoke_token(token=revoked, actor=ACTOR)
-    agents.save_workspace(workspace=Workspace(directory="/w", endpoint=endpoint, agent=agent), actor=ACTOR)
+    agents.save_workspace(
+        workspace=Workspace(directory="/w", endpoint=endpoint, agent=agent), actor=ACTOR
+    )
     until = timezone.now() + timedelta(hours=1)
-    facts = {"agent": agent, "tool": Tool.objects.get(), "definition_hash": "x", "server_revision": 1}
+    facts = {
+        "agent": agent,
+        "tool": Tool.objects.get(),
+        "definition_hash": "x",
+        "server_revision": 1,
+    }
     Permit.objects.create(expires_at=until, **facts)
     Permit.objects.create(expires_at=until, revoked_at=timezone.now(), **facts)
     with pytest.raises(Conflict, match="grant"):
@@ -124,7 +159,9 @@ def test_each_record_that_an_agent_takes_along_has_its_own_entry(
     assert not Token.objects.exists()
 
 
-def test_what_nobody_decides_on_keeps_nothing(server: Server, endpoint: Endpoint, operator: User) -> None:
+def test_what_nobody_decides_on_keeps_nothing(
+    server: Server, endpoint: Endpoint, operator: User
+) -> None:
     lifecycle.delete_server(server=server, actor=ACTOR, rights=operator.has_perm)
     agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=operator.has_perm)
     assert not Server.objects.exists()
@@ -138,7 +175,8 @@ def test_a_channel_that_loses_all_that_it_was_limited_to_is_disabled(server: Ser
         return outbox.save_channel(channel=row, actor=ACTOR, **limits)  # type: ignore[arg-type]
 
     other = lifecycle.save_server(server=Server(slug="time", command=["x"]), actor=ACTOR)
-    first, second = rule("first", server=server), rule("second")
+    first = rule("first", server=server)
+    second = rule("second")
     names = {
         "of the server": channel("of the server", servers=[server]),
         "of its rule": channel("of its rule", rules=[first]),
@@ -150,7 +188,9 @@ def test_a_channel_that_loses_all_that_it_was_limited_to_is_disabled(server: Ser
     assert on == {"of both", "of everything"}
     rules.delete_rule(rule=second, actor=ACTOR)
     assert not Channel.objects.get(name="of both").enabled
-    assert AuditEntry.objects.filter(kind="channel.changed", body__contains="was limited").count() == 3
+    assert (
+        AuditEntry.objects.filter(kind="channel.changed", body__contains="was limited").count() == 3
+    )
 
 
 def test_every_record_that_is_deleted_along_is_a_decision_or_a_part() -> None:
@@ -160,7 +200,9 @@ def test_every_record_that_is_deleted_along_is_a_decision_or_a_part() -> None:
         model._meta.label_lower
         for model in apps.get_models()
         if model._meta.app_label in ("mcpregistry", "subagents")
-        and not model._meta.label_lower.startswith(("mcpregistry.historical", "subagents.historical"))
+        and not model._meta.label_lower.startswith(
+            ("mcpregistry.historical", "subagents.historical")
+        )
         and any(cascade_paths(model, root) for root in roots)
     }
     decided = {model._meta.label_lower for model in dependent_models()}

@@ -1,4 +1,5 @@
-"""Pools and their books: nothing is lost or charged twice, whoever comes at the same time or dies in between."""
+"""Pools and their books: nothing is lost or charged twice, whoever comes at the same time or dies
+in between."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ from mcpregistry.services.upkeep.invariants import energy as rules
 
 
 def pool(**fields: Any) -> EnergyPool:
-    made = pools.save_pool(pool=EnergyPool(**{"slug": "shared", "regeneration": 0.0} | fields), actor="test")
+    made = pools.save_pool(
+        pool=EnergyPool(**{"slug": "shared", "regeneration": 0.0} | fields), actor="test"
+    )
     return EnergyPool.objects.with_reserved().get(pk=made.pk)
 
 
@@ -45,14 +48,25 @@ def call(state: State = State.DISPATCHED, seconds: float | None = None) -> str:
     """A call that was sent; ``seconds`` ago by its own record, if it has ended."""
     now = timezone.now()
     return Invocation.objects.create(
-        id=ordered_id(), state=state, agent_slug="ann", tool_name="t", exposed_name="t", origin="http", writer="w",
-        received_at=now - timedelta(hours=1), dispatched_at=now - timedelta(seconds=seconds or 0),
+        id=ordered_id(),
+        state=state,
+        agent_slug="ann",
+        tool_name="t",
+        exposed_name="t",
+        origin="http",
+        writer="w",
+        received_at=now - timedelta(hours=1),
+        dispatched_at=now - timedelta(seconds=seconds or 0),
         finished_at=None if seconds is None else now,
-    ).pk  # fmt: skip
+    ).pk
 
 
-def reserve(row: EnergyPool, amount: float, call_id: str | None = None) -> reservations.Shortage | None:
-    return reservations.reserve(pool_id=row.pk, call_id=call_id or call(), agent="ann", work=work(amount))
+def reserve(
+    row: EnergyPool, amount: float, call_id: str | None = None
+) -> reservations.Shortage | None:
+    return reservations.reserve(
+        pool_id=row.pk, call_id=call_id or call(), agent="ann", work=work(amount)
+    )
 
 
 def work(energy: float) -> Work:
@@ -82,7 +96,14 @@ def test_a_pool_is_full_at_first_and_tells_how_it_stands():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"resume": 5.0}, {"capacity": 0.0}, {"regeneration": -1.0}, {"on_empty": "x"}, {"max_wait": 60.0}]
+    "wrong",
+    [
+        {"resume": 5.0},
+        {"capacity": 0.0},
+        {"regeneration": -1.0},
+        {"on_empty": "x"},
+        {"max_wait": 60.0},
+    ],
 )
 def test_what_makes_no_pool_is_refused(wrong):
     with pytest.raises(ConfigInvalid):
@@ -93,7 +114,8 @@ def test_a_pool_that_is_changed_keeps_what_it_held_and_goes_on_by_its_new_rate()
     row = pool(capacity=100.0)
     reserve(row, 1, call_id := call(State.SUCCEEDED, 20))
     reservations.settle(call_id=call_id)
-    row.capacity, row.regeneration = 50.0, 0.0
+    row.capacity = 50.0
+    row.regeneration = 0.0
     pools.save_pool(pool=row, actor="test")
     assert level(row) == 50
     assert [(entry.kind, entry.amount) for entry in EnergyEntry.objects.order_by("id")] == [
@@ -121,7 +143,8 @@ def test_calls_cannot_all_pass_on_one_balance():
 
 
 def test_a_reservation_is_made_once_however_often_it_is_asked():
-    row, call_id = pool(capacity=10.0), call()
+    row = pool(capacity=10.0)
+    call_id = call()
     assert [reserve(row, 6, call_id) for _ in range(3)] == [None] * 3
     assert EnergyReservation.objects.count() == 1
 
@@ -137,7 +160,8 @@ def test_a_reservation_is_made_once_however_often_it_is_asked():
     ],
 )
 def test_a_call_is_charged_once_by_what_its_record_says(state, seconds, cost):
-    row, call_id = pool(), call(state, seconds)
+    row = pool()
+    call_id = call(state, seconds)
     if state == State.CANCELLED:
         Invocation.objects.update(dispatched_at=None)
     reserve(row, 5, call_id)
@@ -148,8 +172,10 @@ def test_a_call_is_charged_once_by_what_its_record_says(state, seconds, cost):
 
 @pytest.mark.parametrize(("after", "cost"), [(95, 5), (1, 2)])
 def test_a_call_whose_process_is_not_known_costs_its_estimate_at_most(after: int, cost: int):
-    """Its record knows when it was sent and that nobody has ended it since, not when its work ended."""
-    row, call_id = pool(), call(State.UNKNOWN, after)
+    """Its record knows when it was sent and that nobody has ended it since, not when its work
+    ended."""
+    row = pool()
+    call_id = call(State.UNKNOWN, after)
     Invocation.objects.update(error_code=SUPPOSED)
     reserve(row, 5, call_id)
     assert reservations.settle(call_id=call_id)
@@ -158,7 +184,8 @@ def test_a_call_whose_process_is_not_known_costs_its_estimate_at_most(after: int
 
 
 def test_a_call_that_its_lease_ended_costs_its_estimate():
-    row, call_id = pool(), call()
+    row = pool()
+    call_id = call()
     sent = database_now() - timedelta(seconds=95)
     Invocation.objects.update(dispatched_at=sent, lease_until=sent + timedelta(seconds=90))
     reserve(row, 5, call_id)
@@ -168,8 +195,10 @@ def test_a_call_that_its_lease_ended_costs_its_estimate():
 
 
 def of_dead_process(sent: float, sign: float) -> tuple[EnergyPool, SiteProcess]:
-    """A call with a small estimate, sent so many seconds before its process was last known to be alive, ``sign`` seconds ago."""
-    row, call_id = pool(), call()
+    """A call with a small estimate, sent so many seconds before its process was last known to be
+    alive, ``sign`` seconds ago."""
+    row = pool()
+    call_id = call()
     now = database_now()
     until = now - timedelta(seconds=sign) + processes.LEASE
     process = SiteProcess.objects.create(pk="web:box:7:aaaa", name="web@box:7", lease_until=until)
@@ -201,7 +230,11 @@ def test_late_end_corrects_what_was_charged_once(by_clock: bool):
     row, process = of_dead_process(sent=20, sign=15)
     reaping.bury_process(process, database_now())
     found = Invocation.objects.get()
-    end = ending.ended(State.SUCCEEDED, received_at=found.received_at, now=found.dispatched_at + timedelta(seconds=25))
+    end = ending.ended(
+        State.SUCCEEDED,
+        received_at=found.received_at,
+        now=found.dispatched_at + timedelta(seconds=25),
+    )
     assert reservations.settle_due() == 0, "nothing is known yet"
     assert ending.write(found, end, actor="test")
     settle = reservations.settle_due if by_clock else lambda: reservations.settle(call_id=found.pk)
@@ -215,7 +248,8 @@ def test_late_end_corrects_what_was_charged_once(by_clock: bool):
 
 
 def test_a_call_that_is_out_is_not_charged_and_one_without_a_record_is_forgotten():
-    row, out = pool(), call()
+    row = pool()
+    out = call()
     reserve(row, 5, out)
     reserve(row, 5, "gone")
     assert not reservations.settle(call_id=out)
@@ -270,7 +304,9 @@ def test_books_that_were_changed_by_hand_are_found():
 
 def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     server = Server.objects.create(slug="s", transport="stdio")
-    tool = Tool.objects.create(server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now())
+    tool = Tool.objects.create(
+        server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now()
+    )
     _, waited = [call(State.SUCCEEDED, seconds) for seconds in (1.0, 3.0)]
     call(State.NOT_SENT, 50)
     call(State.DISPATCHED)
@@ -278,7 +314,14 @@ def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
     row = pool()
     with transaction.atomic():  # of which two seconds were waiting for energy
-        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 2, now=database_now(), reference=waited, seconds=1.0)
+        pools.charge(
+            pools.locked(row.pk),
+            EnergyEntry.Kind.CALL,
+            2,
+            now=database_now(),
+            reference=waited,
+            seconds=1.0,
+        )
     assert usage.count_due(timezone.now()) == 1
     found = ToolUsage.objects.get(tool=tool)
     assert (found.calls, found.seconds) == (2, pytest.approx(1.0))
@@ -290,9 +333,13 @@ def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
 def test_the_database_itself_refuses_a_second_charge():
     row = pool()
     with transaction.atomic():
-        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c")
+        pools.charge(
+            pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c"
+        )
     with pytest.raises(IntegrityError), transaction.atomic():
-        pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c")
+        pools.charge(
+            pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c"
+        )
 
 
 def test_entries_go_with_the_records_of_their_time():
@@ -300,7 +347,9 @@ def test_entries_go_with_the_records_of_their_time():
     for _ in range(2):
         pools.grant(pool_id=row.pk, amount=1, actor="test")
     later = timezone.now() + timedelta(days=400)
-    assert [retention.prune(later)["energy"] for _ in range(2)] == [1, 0], "the last one tells the level"
+    assert [retention.prune(later)["energy"] for _ in range(2)] == [1, 0], (
+        "the last one tells the level"
+    )
 
 
 @pytest.mark.usefixtures("live_db")
@@ -310,7 +359,9 @@ def test_many_who_charge_at_once_take_exactly_what_they_take():
     calls = [call(State.SUCCEEDED, 0.5) for _ in range(120)]
 
     def spend(call_id: str) -> None:
-        assert reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", work=work(1)) is None
+        assert (
+            reservations.reserve(pool_id=row.pk, call_id=call_id, agent="ann", work=work(1)) is None
+        )
         reservations.settle(call_id=call_id)
         reservations.settle(call_id=call_id)
         connection.close()
@@ -336,15 +387,21 @@ def test_a_pool_goes_on_after_a_clock_that_was_far_ahead_for_a_moment():
 def test_who_is_told_that_energy_never_suffices_could_not_have_it_from_a_full_and_idle_pool():
     row = pool(capacity=10.0, critical=1.0, resume=1.0)
     reserve(row, 8)
-    short, too_much = reserve(row, 6), reserve(row, 11)
+    short = reserve(row, 6)
+    too_much = reserve(row, 11)
     assert short is not None
     assert too_much is not None
-    assert (short.seconds, short.soonest) == (float("inf"), 0), "as soon as the call that is out has ended"
+    assert (short.seconds, short.soonest) == (float("inf"), 0), (
+        "as soon as the call that is out has ended"
+    )
     assert too_much.soonest == float("inf")
 
 
-def test_where_the_connection_breaks_in_one_of_several_nobody_is_told_that_something_was_set_aside() -> None:
-    row, key = pool(capacity=10.0), call()
+def test_where_the_connection_breaks_in_one_of_several_nobody_is_told_that_something_was_set_aside() -> (
+    None
+):
+    row = pool(capacity=10.0)
+    key = call()
 
     def breaks() -> None:
         connection.set_rollback(True)  # as Django does when it cannot even undo the one that failed

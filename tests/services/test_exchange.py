@@ -24,7 +24,8 @@ from tests.domain.formats.samples import IDS, SAMPLES, sample
 pytestmark = [pytest.mark.django_db, pytest.mark.exhaustive(on="postgresql")]
 
 SECRET = "sk-5ecre7"
-# The address of a server may not begin with a variable when it is saved, so this sample needs expansion.
+# The address of a server may not begin with a variable when it is saved, so this sample needs
+# expansion.
 SAVEABLE = [(name, path) for name, path in SAMPLES if name != "claude-code"]
 
 
@@ -44,7 +45,9 @@ def confirmed(slug: str) -> Server:
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("name", "path"), SAVEABLE)
 def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> None:
-    outcome = import_file(raw=path.read_bytes(), path=path.name, actor="test", format_name=name, may_rule=True)
+    outcome = import_file(
+        raw=path.read_bytes(), path=path.name, actor="test", format_name=name, may_rule=True
+    )
     assert outcome.saved, [str(note) for note in outcome.refused]
     written = export_config(format_name=name, actor="test", include_secrets=True)
     assert not written.refused
@@ -56,7 +59,13 @@ def test_a_file_comes_back_from_the_database_unchanged(name: str, path: Any) -> 
 @pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
 def test_importing_a_file_twice_changes_nothing(name: str, path: Any) -> None:
-    options = {"path": path.name, "actor": "test", "format_name": name, "variables": {}, "folders": {"workspace": "/w"}}
+    options = {
+        "path": path.name,
+        "actor": "test",
+        "format_name": name,
+        "variables": {},
+        "folders": {"workspace": "/w"},
+    }
     first = import_file(raw=path.read_bytes(), **options)
     assert first.saved, [str(note) for note in first.refused]
     revisions = dict(Server.objects.values_list("slug", "revision"))
@@ -69,17 +78,23 @@ def test_importing_a_file_twice_changes_nothing(name: str, path: Any) -> None:
 
 
 def test_imported_servers_are_drafts_and_disabled_ones_stay_so() -> None:
-    outcome = import_file(raw=sample("mcp-servers/mcp-servers.json"), path="mcp-servers.json", actor="test")
+    outcome = import_file(
+        raw=sample("mcp-servers/mcp-servers.json"), path="mcp-servers.json", actor="test"
+    )
     assert [change.action for change in outcome.changes] == ["created"] * 3
     assert dict(Server.objects.values_list("slug", "lifecycle")) == {
-        "filesystem": "draft", "github": "draft", "web-search": "disabled",
-    }  # fmt: skip
+        "filesystem": "draft",
+        "github": "draft",
+        "web-search": "disabled",
+    }
     assert Server.objects.get(slug="web-search").name == "brave-search"
     assert Server.objects.get(slug="github").env == {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}
     assert {server.source for server in Server.objects.all()} == {"mcp-servers"}
 
 
-@pytest.mark.parametrize("bad", [{"command": "x", "env": {"LD_PRELOAD": "evil.so"}}, {"command": 5}, 5])
+@pytest.mark.parametrize(
+    "bad", [{"command": "x", "env": {"LD_PRELOAD": "evil.so"}}, {"command": 5}, 5]
+)
 def test_bad_server_costs_only_itself(bad: Any) -> None:
     outcome = take(servers(good={"command": "x"}, bad=bad))
     assert outcome.saved
@@ -149,7 +164,13 @@ def test_large_file_that_cannot_be_read_is_refused_with_the_reason(raw: bytes, s
 
 
 def test_secrets_of_a_file_are_kept_as_credentials_of_their_servers_if_asked_for() -> None:
-    data = servers(gh={"command": "gh-mcp", "args": ["--token", SECRET], "env": {"API_KEY": SECRET, "MODE": "fast"}})
+    data = servers(
+        gh={
+            "command": "gh-mcp",
+            "args": ["--token", SECRET],
+            "env": {"API_KEY": SECRET, "MODE": "fast"},
+        }
+    )
     said = [note for note in take(data, save=False).notes if "look like secrets" in note.sentence]
     assert [note.pointer for note in said] == ["/mcpServers/gh"]
     assert take(data, secrets_apart=True).saved
@@ -169,13 +190,24 @@ def test_secret_of_a_file_never_replaces_the_credential_of_another_server() -> N
 
 
 @pytest.mark.exhaustive(
-    but=("codex-config.toml", "goose-config.yaml", "continue-config.json", "claude-user-.claude.json")
+    but=(
+        "codex-config.toml",
+        "goose-config.yaml",
+        "continue-config.json",
+        "claude-user-.claude.json",
+    )
 )
 @pytest.mark.parametrize(("path", "content", "host", "expected"), HOST_FILES, ids=HOST_IDS)
 def test_file_of_a_host_is_imported_as_its_dry_run_says_and_survives_an_export(
     path: str, content: str, host: str, expected: dict[str, Any]
 ) -> None:
-    options = {"raw": content.encode(), "path": path, "actor": "test", "variables": {}, "folders": {}}
+    options = {
+        "raw": content.encode(),
+        "path": path,
+        "actor": "test",
+        "variables": {},
+        "folders": {},
+    }
     trial = import_file(**options, save=False)
     outcome = import_file(**options)
     assert outcome.saved, [str(note) for note in outcome.refused]
@@ -183,9 +215,17 @@ def test_file_of_a_host_is_imported_as_its_dry_run_says_and_survives_an_export(
     assert {change.action for change in import_file(**options).changes} == {"unchanged"}
     before = {server.slug: known(server).columns() for server in Server.objects.all()}
     written = export_config(format_name="mcpservers", actor="test", include_secrets=True)
-    again = import_file(raw=text.dump(written.data).encode(), path="y.json", actor="test", on_conflict="replace")
+    again = import_file(
+        raw=text.dump(written.data).encode(), path="y.json", actor="test", on_conflict="replace"
+    )
     assert again.saved, [str(note) for note in again.refused]
-    silent = {"enabled", "connect_timeout_ms", "request_timeout_ms", "tools_allowed", "auto_approve"}
+    silent = {
+        "enabled",
+        "connect_timeout_ms",
+        "request_timeout_ms",
+        "tools_allowed",
+        "auto_approve",
+    }
     for server in Server.objects.all():
         after = known(server).columns()
         assert {name: after[name] for name in after.keys() - silent} == {
@@ -193,7 +233,9 @@ def test_file_of_a_host_is_imported_as_its_dry_run_says_and_survives_an_export(
         }
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"what": 1}', b'{"mcpServers": {"a": {}}}', b"x" * 2_000_000])
+@pytest.mark.parametrize(
+    "raw", [b"{", b"[]", b'{"what": 1}', b'{"mcpServers": {"a": {}}}', b"x" * 2_000_000]
+)
 def test_a_file_that_cannot_be_read_is_refused_as_a_note(raw: bytes) -> None:
     outcome = import_file(raw=raw, path="x.json", actor="test")
     assert len(outcome.refused) == 1
@@ -215,14 +257,17 @@ def test_an_existing_server_that_differs_is_a_conflict_unless_told_otherwise() -
     renamed = take(servers(a={"command": "two"}), on_conflict="rename")
     assert renamed.saved
     assert Server.objects.get(slug="a-2").command == ["two"]
-    assert take(servers(a={"command": "one"}), on_conflict="rename").changes[0].action == "unchanged"
+    assert (
+        take(servers(a={"command": "one"}), on_conflict="rename").changes[0].action == "unchanged"
+    )
     replaced = take(servers(a={"command": "two"}), on_conflict="replace")
     assert replaced.changes[0].action == "changed"
     assert Server.objects.get(slug="a").command == ["two"]
 
 
 @pytest.mark.parametrize(
-    "entry", [{"command": "two"}, {"command": "one", "env": {"A": "2"}}, {"url": "https://h.example"}]
+    "entry",
+    [{"command": "two"}, {"command": "one", "env": {"A": "2"}}, {"url": "https://h.example"}],
 )
 def test_a_changed_launch_makes_a_confirmed_server_a_draft_again(entry: dict[str, Any]) -> None:
     take(servers(a={"command": "one", "env": {"A": "1"}}))
@@ -237,7 +282,10 @@ def test_a_confirmed_server_stays_active_while_its_launch_is_the_same() -> None:
     outcome = take(servers(a={"command": "one", "note": "new"}))
     assert [change.action for change in outcome.changes] == ["unchanged"]
     assert Server.objects.get(slug="a").lifecycle == Lifecycle.ACTIVE
-    assert export_config(format_name="claude-code", actor="test").data["mcpServers"]["a"]["note"] == "new"
+    assert (
+        export_config(format_name="claude-code", actor="test").data["mcpServers"]["a"]["note"]
+        == "new"
+    )
 
 
 def test_a_disabled_server_is_enabled_only_by_a_file_that_says_so() -> None:
@@ -255,7 +303,10 @@ def test_a_dry_run_shows_a_diff_without_secrets_and_saves_nothing() -> None:
     take(servers(a={"command": "one", "env": {"T": SECRET}}))
     before = list(Server.objects.values())
     outcome = take(
-        servers(a={"command": "two", "env": {"T": SECRET + "2"}}, b={"command": "new", "env": {"U": "${U}"}}),
+        servers(
+            a={"command": "two", "env": {"T": SECRET + "2"}},
+            b={"command": "new", "env": {"U": "${U}"}},
+        ),
         on_conflict="replace",
         save=False,
     )
@@ -269,7 +320,9 @@ def test_a_dry_run_shows_a_diff_without_secrets_and_saves_nothing() -> None:
 
 
 def test_limits_in_milliseconds_become_seconds_and_silence_keeps_what_was_set() -> None:
-    data = {"mcp": {"servers": {"a": {"command": ["x"], "timeout": {"startup": 1500, "request": 2500}}}}}
+    data = {
+        "mcp": {"servers": {"a": {"command": ["x"], "timeout": {"startup": 1500, "request": 2500}}}}
+    }
     take(data)
     server = Server.objects.get(slug="a")
     assert (server.connect_timeout, server.request_timeout) == (1.5, 2.5)
@@ -286,8 +339,11 @@ def test_the_tool_timeout_of_an_ai_agent_file_is_every_servers_request_timeout()
 def test_variables_are_filled_in_where_no_secret_belongs_and_wait_where_one_does() -> None:
     entry = {"url": "${BASE}/mcp?k=${API_KEY}", "headers": {"A": "${BASE}"}}
     local = {"command": "${BIN:-/bin}/x", "args": ["${MISSING}"], "env": {"B": "${BASE}"}}
-    outcome = take(servers(far=entry, near=local), variables={"BASE": "https://h.example", "API_KEY": SECRET})
-    far, near = Server.objects.get(slug="far"), Server.objects.get(slug="near")
+    outcome = take(
+        servers(far=entry, near=local), variables={"BASE": "https://h.example", "API_KEY": SECRET}
+    )
+    far = Server.objects.get(slug="far")
+    near = Server.objects.get(slug="near")
     assert far.url == "https://h.example/mcp?k=${API_KEY}"
     assert far.headers == {"A": "${BASE}"}
     assert near.command == ["/bin/x", "${MISSING}"]
@@ -308,7 +364,13 @@ def test_a_secret_variable_waits_for_the_start_even_when_it_has_a_default() -> N
 
 
 def test_an_expert_tool_follows_a_server_that_was_renamed() -> None:
-    tool = {"name": "t", "description": "", "internal_tools": {"fs": ["read"]}, "provider": "google", "model": "m"}
+    tool = {
+        "name": "t",
+        "description": "",
+        "internal_tools": {"fs": ["read"]},
+        "provider": "google",
+        "model": "m",
+    }
     take(servers(fs={"command": "other"}))
     take({"mcps": {"fs": {"command": "x", "args": []}}, "tools": [tool]}, on_conflict="rename")
     exported = export_config(format_name="slipsnisse", actor="test").data
@@ -323,7 +385,9 @@ def test_an_address_without_a_host_is_refused_until_its_variable_has_a_value() -
 
 
 def test_the_workspace_must_be_known_where_a_server_speaks_of_it() -> None:
-    data = servers(a={"command": "x", "args": ["${workspaceFolder}/s.py"], "env": {"D": "${userHome}"}})
+    data = servers(
+        a={"command": "x", "args": ["${workspaceFolder}/s.py"], "env": {"D": "${userHome}"}}
+    )
     assert "--workspace" in take(data, variables={}).refused[0].remedy
     assert take(data, variables={}, folders={"workspace": "/w", "home": "/h"}).saved
     server = Server.objects.get(slug="a")
@@ -331,11 +395,15 @@ def test_the_workspace_must_be_known_where_a_server_speaks_of_it() -> None:
 
 
 def test_inputs_become_credentials_that_wait_for_a_value() -> None:
-    import_file(raw=sample("vscode/mcp.json"), path=".vscode/mcp.json", actor="test", rights=all_rights)
+    import_file(
+        raw=sample("vscode/mcp.json"), path=".vscode/mcp.json", actor="test", rights=all_rights
+    )
     credential = Credential.objects.get(name="perplexity-key")
     assert credential.needs_value
     assert credential.description == "Perplexity API key"
-    assert Server.objects.get(slug="perplexity").env["PERPLEXITY_API_KEY"] == "${cred:perplexity-key}"
+    assert (
+        Server.objects.get(slug="perplexity").env["PERPLEXITY_API_KEY"] == "${cred:perplexity-key}"
+    )
 
 
 def test_an_existing_credential_keeps_its_value() -> None:
@@ -360,7 +428,13 @@ def test_what_later_features_will_use_is_kept_and_said_so() -> None:
 
 
 def test_a_second_file_of_a_family_adds_to_what_the_first_left() -> None:
-    tool = {"name": "one", "description": "", "internal_tools": {}, "provider": "google", "model": "m"}
+    tool = {
+        "name": "one",
+        "description": "",
+        "internal_tools": {},
+        "provider": "google",
+        "model": "m",
+    }
     for name in ("one", "two", "one"):
         take({"mcps": {}, "tools": [tool | {"name": name, "description": name}]})
     rest = ImportedFile.objects.get(family="slipsnisse").rest
@@ -377,16 +451,22 @@ def test_secrets_of_a_file_are_sealed_in_the_database_and_leave_only_when_asked(
         written = export_config(format_name=name, actor="test")
         assert SECRET not in json.dumps(written.data) + str(written.notes)
     assert not AuditEntry.objects.filter(kind="configuration.exported").exists()
-    assert SECRET in json.dumps(export_config(format_name="claude-code", actor="me", include_secrets=True).data)
+    assert SECRET in json.dumps(
+        export_config(format_name="claude-code", actor="me", include_secrets=True).data
+    )
     assert AuditEntry.objects.get(kind="configuration.exported").actor == "me"
 
 
 def test_export_can_leave_disabled_servers_out_and_keeps_the_files_order() -> None:
-    import_file(raw=sample("mcp-servers/remote_and_approved.json"), path="mcp-servers.json", actor="test")
+    import_file(
+        raw=sample("mcp-servers/remote_and_approved.json"), path="mcp-servers.json", actor="test"
+    )
     take(servers(a={"command": "x"}))
     listed = export_config(format_name="mcp-servers", actor="test").data["servers"]
     assert [entry["id"] for entry in listed] == ["files", "far", "a"]
-    listed = export_config(format_name="mcp-servers", actor="test", only_enabled=True).data["servers"]
+    listed = export_config(format_name="mcp-servers", actor="test", only_enabled=True).data[
+        "servers"
+    ]
     assert [entry["id"] for entry in listed] == ["files", "a"]
 
 

@@ -19,8 +19,14 @@ def put(path: Path, content: str = "{}") -> Path:
 
 
 def test_an_ai_agent_file_is_looked_for_here_and_then_at_home(tmp_path: Path) -> None:
-    here, home = tmp_path / "here", tmp_path / "home"
-    options = {"format_name": "ai-agent", "workspace": None, "environ": {"HOME": str(home)}, "here": here}
+    here = tmp_path / "here"
+    home = tmp_path / "home"
+    options = {
+        "format_name": "ai-agent",
+        "workspace": None,
+        "environ": {"HOME": str(home)},
+        "here": here,
+    }
     with pytest.raises(NotFound, match="Enter the path of the file"):
         locate(**options)
     at_home = put(home / ".ai-agent.json")
@@ -30,7 +36,8 @@ def test_an_ai_agent_file_is_looked_for_here_and_then_at_home(tmp_path: Path) ->
 
 
 def test_mcp_servers_json_is_the_default_and_a_variable_names_another(tmp_path: Path) -> None:
-    default, other = put(tmp_path / "mcp-servers.json"), put(tmp_path / "deep" / "other.json")
+    default = put(tmp_path / "mcp-servers.json")
+    other = put(tmp_path / "deep" / "other.json")
     options = {"format_name": "", "workspace": None, "here": tmp_path}
     assert locate(environ={}, **options).path == default
     assert locate(environ={"MCP_CONFIG_PATH": str(other)}, **options).path == other

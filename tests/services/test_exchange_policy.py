@@ -17,13 +17,25 @@ from mcpregistry.services.policy import rules
 pytestmark = pytest.mark.django_db
 
 
-def bring(auto: Any = None, *, flag: bool | None = None, may_rule: bool = True, **options: Any) -> Outcome:
-    entry: dict[str, Any] = {"id": "echo", "name": "echo", "command": "echo", "args": [], "enabled": True}
+def bring(
+    auto: Any = None, *, flag: bool | None = None, may_rule: bool = True, **options: Any
+) -> Outcome:
+    entry: dict[str, Any] = {
+        "id": "echo",
+        "name": "echo",
+        "command": "echo",
+        "args": [],
+        "enabled": True,
+    }
     if auto is not None:
         entry["autoApprove"] = auto
-    data: dict[str, Any] = {"servers": [entry]} | ({} if flag is None else {"toolApprovalRequired": flag})
+    data: dict[str, Any] = {"servers": [entry]} | (
+        {} if flag is None else {"toolApprovalRequired": flag}
+    )
     raw = json.dumps(data).encode()
-    found = import_file(raw=raw, path="mcp-servers.json", actor="test", may_rule=may_rule, **options)
+    found = import_file(
+        raw=raw, path="mcp-servers.json", actor="test", may_rule=may_rule, **options
+    )
     assert found.saved, found.refused
     return found
 
@@ -35,17 +47,28 @@ def taken() -> Any:
 
 def tool(name: str) -> Tool:
     now = timezone.now()
-    return Tool.objects.create(server=Server.objects.get(), name=name, first_seen_at=now, last_seen_at=now)
+    return Tool.objects.create(
+        server=Server.objects.get(), name=name, first_seen_at=now, last_seen_at=now
+    )
 
 
 @pytest.mark.parametrize(
     ("auto", "condition"),
-    [(True, ""), (["b", "a"], 'tool.name in ["b", "a"]'), (['q"\n\\ 🙂'], 'tool.name in ["q\\"\\n\\\\ 🙂"]')],
+    [
+        (True, ""),
+        (["b", "a"], 'tool.name in ["b", "a"]'),
+        (['q"\n\\ 🙂'], 'tool.name in ["q\\"\\n\\\\ 🙂"]'),
+    ],
 )
 def test_a_file_makes_a_rule_and_gets_it_back(auto: Any, condition: str):
     bring(auto)
     rule = PolicyRule.objects.get()
-    assert (rule.condition, rule.outcome, rule.enabled, rule.server.slug) == (condition, "allow", True, "echo")
+    assert (rule.condition, rule.outcome, rule.enabled, rule.server.slug) == (
+        condition,
+        "allow",
+        True,
+        "echo",
+    )
     assert taken() == auto
     assert {change.action for change in bring(auto).changes} == {"unchanged"}
     assert PolicyRule.objects.get() == rule
@@ -93,7 +116,20 @@ def test_silence_leaves_it_and_an_empty_list_takes_it_back():
 
 def test_a_file_that_approves_otherwise_is_a_difference():
     bring(["a"])
-    raw = json.dumps({"servers": [{"id": "echo", "name": "echo", "command": "echo", "args": [], "enabled": True, "autoApprove": ["a", "b"]}]})  # fmt: skip
+    raw = json.dumps(
+        {
+            "servers": [
+                {
+                    "id": "echo",
+                    "name": "echo",
+                    "command": "echo",
+                    "args": [],
+                    "enabled": True,
+                    "autoApprove": ["a", "b"],
+                }
+            ]
+        }
+    )
     found = import_file(raw=raw.encode(), path="mcp-servers.json", actor="test", may_rule=True)
     assert not found.saved
     assert "different server" in found.refused[0].sentence
@@ -132,7 +168,9 @@ def test_a_file_says_whether_registries_are_searched_unasked():
     assert not Configuration.load().discovers
     take(True, may_rule=True)
     assert Configuration.load().discovers
-    assert export_config(format_name="mcp-servers", actor="test").data["autoDiscoveryEnabled"] is True
+    assert (
+        export_config(format_name="mcp-servers", actor="test").data["autoDiscoveryEnabled"] is True
+    )
     assert DISCOVERY_WAITS in take(False, may_rule=False)
     assert Configuration.load().discovers
     take(False, may_rule=True)
@@ -140,7 +178,14 @@ def test_a_file_says_whether_registries_are_searched_unasked():
 
 
 def test_a_dry_run_changes_no_rule():
-    entry = {"id": "echo", "name": "echo", "command": "echo", "args": [], "enabled": True, "autoApprove": True}
+    entry = {
+        "id": "echo",
+        "name": "echo",
+        "command": "echo",
+        "args": [],
+        "enabled": True,
+        "autoApprove": True,
+    }
     raw = json.dumps({"servers": [entry], "toolApprovalRequired": False}).encode()
     found = import_file(raw=raw, path="mcp-servers.json", actor="test", may_rule=True, save=False)
     assert not found.refused

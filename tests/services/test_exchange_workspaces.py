@@ -21,7 +21,10 @@ def take(data: dict[str, Any], **options: Any) -> Outcome:
 PROJECTS = {
     "mcpServers": {"top": {"command": "x"}, "off": {"command": "x"}},
     "projects": {
-        "/home/me/one": {"mcpServers": {"web": {"url": "https://one.example/mcp"}}, "disabledMcpServers": ["off"]},
+        "/home/me/one": {
+            "mcpServers": {"web": {"url": "https://one.example/mcp"}},
+            "disabledMcpServers": ["off"],
+        },
         "/srv/one": {"mcpServers": {"db": {"command": "db"}}},
     },
 }
@@ -29,7 +32,9 @@ PROJECTS = {
 
 def listed_on(endpoint: str) -> list[str]:
     return [
-        *Grant.objects.filter(endpoint__slug=endpoint).values_list("server__slug", flat=True).order_by("server__slug")
+        *Grant.objects.filter(endpoint__slug=endpoint)
+        .values_list("server__slug", flat=True)
+        .order_by("server__slug")
     ]
 
 
@@ -37,8 +42,9 @@ def test_projects_become_workspaces_only_if_they_are_chosen() -> None:
     agent = Agent.objects.create(slug="me")
     outcome = take(PROJECTS)
     assert [(each.directory, each.endpoint, each.exists) for each in outcome.projects] == [
-        ("/home/me/one", "one", False), ("/srv/one", "one-2", False),
-    ]  # fmt: skip
+        ("/home/me/one", "one", False),
+        ("/srv/one", "one-2", False),
+    ]
     assert not Workspace.objects.exists()
     Server.objects.all().delete()
     outcome = take(PROJECTS, workspaces=Choice(frozenset({"/srv/one"}), "me"), save=False)
@@ -47,7 +53,11 @@ def test_projects_become_workspaces_only_if_they_are_chosen() -> None:
     chosen = Choice(frozenset({"/home/me/one"}), "me")
     assert take(PROJECTS, workspaces=chosen, seen=take(PROJECTS, save=False).mark).saved
     workspace = Workspace.objects.get()
-    assert (workspace.directory, workspace.agent, workspace.endpoint.slug) == ("/home/me/one", agent, "one")
+    assert (workspace.directory, workspace.agent, workspace.endpoint.slug) == (
+        "/home/me/one",
+        agent,
+        "one",
+    )
     assert workspace.endpoint.scope == Endpoint.Scope.LISTED
     assert listed_on("one") == ["top", "web"]
     assert not Grant.objects.filter(agent__isnull=False).exists()
@@ -55,13 +65,19 @@ def test_projects_become_workspaces_only_if_they_are_chosen() -> None:
 
 def test_workspace_of_a_project_that_exists_gets_the_new_servers() -> None:
     mine = Endpoint.objects.create(slug="mine", scope=Endpoint.Scope.LISTED)
-    Workspace.objects.create(directory="/srv/one", endpoint=mine, agent=Agent.objects.create(slug="me"))
+    Workspace.objects.create(
+        directory="/srv/one", endpoint=mine, agent=Agent.objects.create(slug="me")
+    )
     first = take(PROJECTS, workspaces=Choice(frozenset({"all"}), "me"))
-    assert [(each.endpoint, each.exists) for each in first.projects] == [("one", False), ("mine", True)]
+    assert [(each.endpoint, each.exists) for each in first.projects] == [
+        ("one", False),
+        ("mine", True),
+    ]
     assert listed_on("mine") == ["db", "off", "top"]
     assert [(each.slug, each.action) for each in first.changes if each.kind == "workspace"] == [
-        ("/home/me/one", "created"), ("/srv/one", "changed"),
-    ]  # fmt: skip
+        ("/home/me/one", "created"),
+        ("/srv/one", "changed"),
+    ]
     again = take(PROJECTS, workspaces=Choice(frozenset({"all"}), "me"))
     assert {each.action for each in again.changes} == {"unchanged"}
     assert again.diff() == ""

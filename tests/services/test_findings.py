@@ -1,4 +1,5 @@
-"""What the access analyzer shows was worked out ahead: the oldest first, and never of a grant that is another now."""
+"""What the access analyzer shows was worked out ahead: the oldest first, and never of a grant that
+is another now."""
 
 from __future__ import annotations
 
@@ -16,19 +17,32 @@ from mcpregistry.models import AccessFinding, Agent, Endpoint, Grant, Invocation
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import findings, past_calls
-from mcpregistry.services.policy.analyzer import DAYS, Proposal, Use, analyse, candidates, propose, stopped_by_tool
+from mcpregistry.services.policy.analyzer import (
+    DAYS,
+    Proposal,
+    Use,
+    analyse,
+    candidates,
+    propose,
+    stopped_by_tool,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
-ACTOR, NOW = "test", timezone.now()
+ACTOR = "test"
+NOW = timezone.now()
 
 
 @pytest.fixture
 def ann() -> Agent:
-    """With one server that it uses a part of, one tool with equal arguments, and one that it never uses."""
+    """With one server that it uses a part of, one tool with equal arguments, and one that it never
+    uses."""
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     for slug in ("git", "idle"):
         server = Server.objects.create(slug=slug, command=["x"], lifecycle="active")
-        observe.observe(server=server, listed=[{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(4)])
+        observe.observe(
+            server=server,
+            listed=[{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(4)],
+        )
         decisions.approve_waiting(server=server, actor=ACTOR)
         grants.grant(agent=agent, server=server, actor=ACTOR)
     grants.grant(agent=agent, tool=Tool.objects.get(server__slug="git", name="t1"), actor=ACTOR)
@@ -36,12 +50,21 @@ def ann() -> Agent:
     Tool.objects.update(first_seen_at=NOW - timedelta(days=180))
     Invocation.objects.bulk_create(
         Invocation(
-            id=f"c{n}", state="succeeded", agent_slug="ann", endpoint_slug="default", server_slug="git", tool_name="t1",
-            exposed_name="t1", origin="http", writer="w", binding="b", arguments=json.dumps({"repo": "docs", "n": n}),
+            id=f"c{n}",
+            state="succeeded",
+            agent_slug="ann",
+            endpoint_slug="default",
+            server_slug="git",
+            tool_name="t1",
+            exposed_name="t1",
+            origin="http",
+            writer="w",
+            binding="b",
+            arguments=json.dumps({"repo": "docs", "n": n}),
             received_at=NOW - timedelta(hours=n + 1),
         )
         for n in range(40)
-    )  # fmt: skip
+    )
     return agent
 
 
@@ -76,10 +99,15 @@ def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
 def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
     ann: Agent, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(past_calls, "_READ_TOGETHER", together)  # 0: every server has too many calls
-    git, place = Server.objects.get(slug="git"), Endpoint.objects.create(slug="default")
-    other, elsewhere = Agent.objects.create(slug="bob"), Endpoint.objects.create(slug="other")
-    prompt = Tool.objects.create(server=git, name="ask", kind="prompt", first_seen_at=NOW, last_seen_at=NOW)
+    # 0: every server has too many calls
+    monkeypatch.setattr(past_calls, "_READ_TOGETHER", together)
+    git = Server.objects.get(slug="git")
+    place = Endpoint.objects.create(slug="default")
+    other = Agent.objects.create(slug="bob")
+    elsewhere = Endpoint.objects.create(slug="other")
+    prompt = Tool.objects.create(
+        server=git, name="ask", kind="prompt", first_seen_at=NOW, last_seen_at=NOW
+    )
     odd = Tool.objects.create(server=git, name="prompt:ask", first_seen_at=NOW, last_seen_at=NOW)
     for holder in ({"agent": ann}, {"agent": other}, {"endpoint": place}, {"endpoint": elsewhere}):
         for kind in ("", "tool", "prompt", "resource"):
@@ -90,8 +118,12 @@ def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
             Grant.objects.create(**holder, tool=tool)
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     call = Invocation.objects.get(pk="c3")
-    for number, (name, binding) in enumerate((("prompt:ask", "b"), ("tool:prompt:ask", "b"), ("t2", ""))):
-        call.pk, call.tool_name, call.binding = f"d{number}", name, binding
+    for number, (name, binding) in enumerate(
+        (("prompt:ask", "b"), ("tool:prompt:ask", "b"), ("t2", ""))
+    ):
+        call.pk = f"d{number}"
+        call.tool_name = name
+        call.binding = binding
         call.state = "succeeded" if binding else "denied"
         call.save(force_insert=True)
     findings.refresh(NOW, seconds=60)
@@ -105,13 +137,20 @@ def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
 
 def test_grants_that_nobody_uses_need_no_query_of_their_own(ann: Agent) -> None:
     tools = [
-        Tool(server_id=Server.objects.get(slug="idle").pk, name=f"more{n}", first_seen_at=NOW, last_seen_at=NOW)
+        Tool(
+            server_id=Server.objects.get(slug="idle").pk,
+            name=f"more{n}",
+            first_seen_at=NOW,
+            last_seen_at=NOW,
+        )
         for n in range(60)
     ]
     findings.refresh(NOW, seconds=60)
     with CaptureQueriesContext(connection) as few:
         findings.refresh(NOW + findings.RENEWED, seconds=60)
-    Grant.objects.bulk_create(Grant(agent=ann, tool=tool) for tool in Tool.objects.bulk_create(tools))
+    Grant.objects.bulk_create(
+        Grant(agent=ann, tool=tool) for tool in Tool.objects.bulk_create(tools)
+    )
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     with CaptureQueriesContext(connection) as many:
         assert findings.refresh(NOW + 2 * findings.RENEWED, seconds=60) == 63
@@ -130,7 +169,9 @@ def test_examples_of_stopped_calls_are_kept(ann: Agent, monkeypatch: pytest.Monk
     row = candidates().get(server__slug="git")
     shown = findings.load([row], days=DAYS).proposals[row.pk]
     assert (shown.stops, shown.unjudged, shown.judged) == (7, 2, 38)
-    assert stopped_by_tool(shown) == [("t1", 1, [replace(use, arguments=None)])], "arguments stay with the call"
+    assert stopped_by_tool(shown) == [("t1", 1, [replace(use, arguments=None)])], (
+        "arguments stay with the call"
+    )
 
 
 def test_a_page_reads_findings_in_a_fixed_number_of_queries(ann: Agent) -> None:
@@ -169,7 +210,10 @@ def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
     ann: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(findings, "_BATCH", 1)
-    keys = [row.pk for row in sorted(candidates(), key=lambda row: (past_calls.server_of(row).pk, row.pk))]
+    keys = [
+        row.pk
+        for row in sorted(candidates(), key=lambda row: (past_calls.server_of(row).pk, row.pk))
+    ]
     for number in range(3):
         assert findings.refresh(NOW + timedelta(minutes=number), seconds=0) == 1
     made = dict(AccessFinding.objects.values_list("pk", "made_at"))
@@ -185,7 +229,9 @@ def test_after_a_clock_was_set_back_findings_of_the_future_are_made_anew(ann: Ag
     assert findings.refresh(NOW - timedelta(minutes=5), seconds=60) == 3
 
 
-def test_a_grant_that_is_deleted_during_a_pass_gets_no_finding(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_that_is_deleted_during_a_pass_gets_no_finding(
+    ann: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def deleting(*given: Any, **named: Any) -> Proposal | None:
         Grant.objects.filter(server__slug="idle").delete()
         return propose(*given, **named)

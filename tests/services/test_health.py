@@ -1,4 +1,5 @@
-"""Requests are rows first, checks are claimed once, failures lead to quiet and then to 'unavailable'."""
+"""Requests are rows first, checks are claimed once, failures lead to quiet and then to
+'unavailable'."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from django.db.models import F
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
-from mcpregistry.domain.servers.health import FIRST_CHECK_DELAY, MAX_CHECK_DELAY, SOON_CHECK_DELAY, check_delay
+from mcpregistry.domain.servers.health import (
+    FIRST_CHECK_DELAY,
+    MAX_CHECK_DELAY,
+    SOON_CHECK_DELAY,
+    check_delay,
+)
 from mcpregistry.domain.text.canonical import canonical
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Server, ServerTest
@@ -54,8 +60,11 @@ def sent(monkeypatch) -> list[tuple[object, ...]]:
 def no_broker() -> Iterator[None]:
     """A site whose broker does not answer."""
     site = celery.current_app._get_current_object()
-    with Celery("nowhere", broker="redis+socket:///tmp/slipsnisse-no-such.sock", set_as_current=False) as nowhere:
-        nowhere.conf.broker_transport_options = settings.CELERY_BROKER_TRANSPORT_OPTIONS  # as the site gives up: soon
+    with Celery(
+        "nowhere", broker="redis+socket:///tmp/slipsnisse-no-such.sock", set_as_current=False
+    ) as nowhere:
+        # as the site gives up: soon
+        nowhere.conf.broker_transport_options = settings.CELERY_BROKER_TRANSPORT_OPTIONS
         nowhere.set_current()
         yield
         site.set_current()
@@ -104,17 +113,24 @@ def test_a_test_calls_only_approved_tools_that_only_read(sent):
         request_test(server=server, actor="test", call_tool="look")
     PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
     assert request_test(server=server, actor="test", call_tool="look").call_tool == "look"
-    PolicyRule.objects.create(name="no secrets", outcome="deny", priority=200, condition='args.path == "/secret"')
+    PolicyRule.objects.create(
+        name="no secrets", outcome="deny", priority=200, condition='args.path == "/secret"'
+    )
     for path, refused in (("/secret", True), ("/plain", False)):
         with pytest.raises(Denied, match="no secrets") if refused else nullcontext():
-            request_test(server=server, actor="test", call_tool="look", call_arguments={"path": path})
+            request_test(
+                server=server, actor="test", call_tool="look", call_arguments={"path": path}
+            )
     server.tools.filter(name="look").update(enabled=False)
     with pytest.raises(Denied, match="not offered"):
         request_test(server=server, actor="test", call_tool="look")
     for name in ("touch", "new", "absent"):
         with pytest.raises(Denied, match="mcptest echo --call"):
             request_test(server=server, actor="test", call_tool=name)
-    assert queue_test(server=server, actor="shell:ann", call_tool="touch", call_arguments={}).call_tool == "touch"
+    assert (
+        queue_test(server=server, actor="shell:ann", call_tool="touch", call_arguments={}).call_tool
+        == "touch"
+    )
 
 
 @pytest.mark.django_db
@@ -141,7 +157,8 @@ def test_without_a_broker_a_refresh_is_due_at_the_next_tick(live_db, no_broker):
 @pytest.mark.django_db
 def test_reconnecting_raises_the_revision_that_every_process_watches():
     server = confirmed()
-    before, seen = server.revision, Configuration.load().revision
+    before = server.revision
+    seen = Configuration.load().revision
     assert request_reconnect(server=server, actor="test").revision == before + 1
     assert Configuration.load().revision > seen
     assert Server.objects.get(pk=server.pk).launch_confirmed
@@ -162,7 +179,8 @@ def test_due_servers_are_the_active_ones_whose_time_has_come():
 
 @pytest.mark.django_db
 def test_a_server_that_a_dead_worker_checked_is_due_at_once(sent):
-    mine, others = confirmed("mine"), confirmed("others")
+    mine = confirmed("mine")
+    others = confirmed("others")
     assert claim_due(1, answering=False, worker="worker@here:47") == [mine.pk]
     assert claim_due(1, answering=False, worker="worker@here:48") == [others.pk]
     assert free_checks("worker@here:47") == 1
@@ -171,7 +189,9 @@ def test_a_server_that_a_dead_worker_checked_is_due_at_once(sent):
 
 
 @pytest.mark.django_db
-def test_a_server_that_is_being_checked_is_claimed_by_nobody_else_until_its_longest_time_is_over(sent):
+def test_a_server_that_is_being_checked_is_claimed_by_nobody_else_until_its_longest_time_is_over(
+    sent,
+):
     server = confirmed(connect_timeout=600)
     assert claim_due(9, answering=False) == [server.pk]
     assert request_refresh(server=server, actor="test"), "it is due, but a check of it runs"
@@ -181,7 +201,8 @@ def test_a_server_that_is_being_checked_is_claimed_by_nobody_else_until_its_long
     Server.objects.update(check_until=timezone.now() - timedelta(seconds=1))  # its worker has died
     assert claim_due(9, answering=False) == [server.pk]
     record_check(
-        server_id=server.pk, report=TestReport(ok=True, error=None, discovery=FOUND, result=None, stderr="", timings={})
+        server_id=server.pk,
+        report=TestReport(ok=True, error=None, discovery=FOUND, result=None, stderr="", timings={}),
     )
     Server.objects.update(next_check_at=timezone.now())
     assert claim_due(9, answering=True) == [server.pk]
@@ -224,14 +245,18 @@ def test_three_failures_in_a_row_make_a_server_unavailable_until_the_first_succe
     mark_ok(server_id=server.pk, discovery=FOUND)
     server.refresh_from_db()
     assert (server.unavailable_since, server.consecutive_failures) == (None, 0)
-    assert list(server.events.order_by("id").values_list("kind", flat=True)) == ["unavailable", "available"]
+    assert list(server.events.order_by("id").values_list("kind", flat=True)) == [
+        "unavailable",
+        "available",
+    ]
 
 
 @pytest.mark.django_db
 def test_health_alone_neither_bumps_the_configuration_nor_the_history():
     server = confirmed()
     mark_ok(server_id=server.pk, discovery=FOUND)
-    revision, history = Configuration.load().revision, server.history.count()
+    revision = Configuration.load().revision
+    history = server.history.count()
     mark_failed(server_id=server.pk, code="TIMEOUT", message="slow")
     mark_ok(server_id=server.pk, discovery=FOUND)
     assert (Configuration.load().revision, server.history.count()) == (revision, history)
@@ -247,7 +272,9 @@ def test_a_server_connected_by_hand_is_checked_once_after_confirming_and_then_le
 
 def test_failing_servers_are_looked_at_less_and_less_but_at_least_every_quarter_of_an_hour():
     delays = [check_delay(300, failures, chance=1.0) for failures in range(1, 10)]
-    assert delays[:3] == [SOON_CHECK_DELAY, SOON_CHECK_DELAY, FIRST_CHECK_DELAY], "soon known, then less and less"
+    assert delays[:3] == [SOON_CHECK_DELAY, SOON_CHECK_DELAY, FIRST_CHECK_DELAY], (
+        "soon known, then less and less"
+    )
     assert delays == sorted(delays)
     assert delays[-1] == MAX_CHECK_DELAY == 900
     assert check_delay(300, 0, chance=0.0) < check_delay(300, 0, chance=0.9) < 300
@@ -265,7 +292,8 @@ def test_an_unchanged_server_writes_no_history_of_its_tools():
 
 
 def test_processes_that_look_at_a_server_at_once_agree_on_its_tools(live_db):
-    server, start = confirmed(), Barrier(4)
+    server = confirmed()
+    start = Barrier(4)
     listed = [{"name": f"tool-{n}", "description": canonical(n)} for n in range(20)]
 
     def look(_: int) -> int:

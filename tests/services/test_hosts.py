@@ -45,15 +45,28 @@ def file_of(tmp_path: Path, slug: str = "claude-code", content: str = "") -> Hos
 
 
 def put(
-    file: HostFile, agent: str = "ann", *, http: bool = True, signing: Signing | None = None, dry: bool = False
+    file: HostFile,
+    agent: str = "ann",
+    *,
+    http: bool = True,
+    signing: Signing | None = None,
+    dry: bool = False,
 ) -> Outcome:
-    return connect(file=file, endpoint="default", agent=agent, http=http, actor="connect", signing=signing, dry=dry)
+    return connect(
+        file=file,
+        endpoint="default",
+        agent=agent,
+        http=http,
+        actor="connect",
+        signing=signing,
+        dry=dry,
+    )
 
 
 def bearer_in(file: HostFile) -> str:
-    return str(json.loads(file.path.read_text())["mcpServers"]["slipsnisse"]["headers"]["Authorization"]).removeprefix(
-        "Bearer "
-    )
+    return str(
+        json.loads(file.path.read_text())["mcpServers"]["slipsnisse"]["headers"]["Authorization"]
+    ).removeprefix("Bearer ")
 
 
 def only(file: HostFile) -> Standing:
@@ -71,7 +84,14 @@ def test_a_stdio_entry_starts_this_site_as_the_agent_and_is_told(tmp_path: Path)
     assert outcome.kept.read_text() == '{\n  // mine\n  "theme": "dark"\n}\n'
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o644
     entry = json.loads(text.replace("// mine", ""))["mcpServers"]["slipsnisse"]
-    assert entry["args"] == [str(ways.program()), "runmcp", "--endpoint", "default", "--agent", "ann"]
+    assert entry["args"] == [
+        str(ways.program()),
+        "runmcp",
+        "--endpoint",
+        "default",
+        "--agent",
+        "ann",
+    ]
     assert entry["env"]["SLIPSNISSE_VAR"] == str(settings.VAR_DIR)
     assert not Token.objects.exists()
     told = json.loads(AuditEntry.objects.get(kind="host.connected").body)
@@ -80,7 +100,9 @@ def test_a_stdio_entry_starts_this_site_as_the_agent_and_is_told(tmp_path: Path)
     assert not put(file, http=False).changed
 
 
-def test_over_http_the_file_gets_a_token_of_its_own_that_ends_with_the_entry(tmp_path: Path) -> None:
+def test_over_http_the_file_gets_a_token_of_its_own_that_ends_with_the_entry(
+    tmp_path: Path,
+) -> None:
     file = file_of(tmp_path, content="{}")
     file.path.chmod(0o644)
     put(file)
@@ -139,7 +161,9 @@ def test_a_look_ahead_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"mcpServers": []}'])
-def test_a_file_that_cannot_be_read_stays_and_no_token_is_made(tmp_path: Path, content: str) -> None:
+def test_a_file_that_cannot_be_read_stays_and_no_token_is_made(
+    tmp_path: Path, content: str
+) -> None:
     file = file_of(tmp_path, content=content)
     with pytest.raises(ConfigInvalid):
         put(file)
@@ -225,13 +249,23 @@ def test_what_no_longer_starts_this_site_is_stale_and_mended(tmp_path: Path, slu
         ],
     ],
 )
-def test_an_entry_that_somebody_has_written_otherwise_is_shown_and_left_alone(tmp_path: Path, words: list[str]) -> None:
+def test_an_entry_that_somebody_has_written_otherwise_is_shown_and_left_alone(
+    tmp_path: Path, words: list[str]
+) -> None:
     entry = {"command": words[0], "args": words[1:], "env": {ways.VAR: str(settings.VAR_DIR)}}
-    standing_one = only(file_of(tmp_path, content=json.dumps({"mcpServers": {"slipsnisse": entry}})))
-    assert (standing_one.problem, standing_one.mendable, standing_one.elsewhere) == ("", False, False)
+    standing_one = only(
+        file_of(tmp_path, content=json.dumps({"mcpServers": {"slipsnisse": entry}}))
+    )
+    assert (standing_one.problem, standing_one.mendable, standing_one.elsewhere) == (
+        "",
+        False,
+        False,
+    )
 
 
-def test_a_variable_of_ours_that_is_not_needed_any_more_is_taken_out_and_others_stay(tmp_path: Path) -> None:
+def test_a_variable_of_ours_that_is_not_needed_any_more_is_taken_out_and_others_stay(
+    tmp_path: Path,
+) -> None:
     file = file_of(tmp_path)
     put(file, http=False)
     data = json.loads(file.path.read_text())
@@ -246,7 +280,10 @@ def test_a_variable_of_ours_that_is_not_needed_any_more_is_taken_out_and_others_
 
 
 def test_what_a_file_held_before_all_of_its_entries_were_mended_is_kept(tmp_path: Path) -> None:
-    gone = {"command": "/gone/python", "args": ["/gone/manage.py", "runmcp", "--endpoint", "default", "--agent", "ann"]}
+    gone = {
+        "command": "/gone/python",
+        "args": ["/gone/manage.py", "runmcp", "--endpoint", "default", "--agent", "ann"],
+    }
     before = json.dumps({"mcpServers": {"one": gone, "two": gone}})
     file = file_of(tmp_path, content=before)
     with patch.dict(os.environ, {"HOME": str(tmp_path)}):
@@ -281,7 +318,9 @@ def test_what_somebody_has_narrowed_stays_narrow(tmp_path: Path) -> None:
     assert '"*"' not in file.path.read_text()
 
 
-def test_an_address_that_has_changed_and_a_token_that_has_ended_are_mended(tmp_path: Path, settings: Settings) -> None:
+def test_an_address_that_has_changed_and_a_token_that_has_ended_are_mended(
+    tmp_path: Path, settings: Settings
+) -> None:
     file = file_of(tmp_path)
     put(file)
     settings.SITE_URL = "http://127.0.0.1:9000"
@@ -323,7 +362,9 @@ def test_an_agent_that_is_gone_is_told_and_not_mended(tmp_path: Path) -> None:
     assert not entry.mendable
 
 
-def test_secrets_of_the_environment_go_by_the_names_of_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_go_by_the_names_of_their_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://u:5ecret@db/x")
     monkeypatch.delenv("SLIPSNISSE_KEYS", raising=False)
     monkeypatch.setenv("SLIPSNISSE_KEYS_FILE", "/run/secrets/keys")

@@ -48,7 +48,9 @@ def test_key_of_a_call_that_may_have_run_is_not_released(state: str):
 
 def test_abandoned_key_goes_to_one_of_two_who_find_it(monkeypatch: pytest.MonkeyPatch):
     claim("c")
-    KeptAnswer.objects.update(created_at=timezone.now() - idempotency.BEGINS_WITHIN - timedelta(seconds=1))
+    KeptAnswer.objects.update(
+        created_at=timezone.now() - idempotency.BEGINS_WITHIN - timedelta(seconds=1)
+    )
     take = idempotency._never_begun
 
     def take_second(*args):

@@ -1,4 +1,5 @@
-"""The digest of an image's tag: asked of a registry that speaks the real protocol, shown in the form, bounded where it lies."""
+"""The digest of an image's tag: asked of a registry that speaks the real protocol, shown in the
+form, bounded where it lies."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ def registry() -> Iterator[images.Images]:
 def entry_of(host: str, tag: str = "1.0.0") -> RegistryEntry:
     entry = listed(
         packages=[
-            {**IMAGE, "identifier": f"{host}/acme/notes:{tag}", "environmentVariables": [], "runtimeArguments": []}
+            {
+                **IMAGE,
+                "identifier": f"{host}/acme/notes:{tag}",
+                "environmentVariables": [],
+                "runtimeArguments": [],
+            }
         ]
     )
     RegistrySource.objects.update(allowed_networks=["127.0.0.0/8"])
@@ -51,10 +57,17 @@ def test_a_tag_leads_to_the_digest_of_its_index_by_a_token_that_anybody_gets(
     assert asked(entry_of(registry.host)) == registry.digest
     ways = [(each.method, each.path.partition("?")[0]) for each in registry.receiver.requests]
     manifest = "/v2/acme/notes/manifests/1.0.0"
-    assert ways == [("HEAD", manifest), ("GET", "/token"), ("HEAD", manifest), *[("GET", manifest)] * (not tells)]
+    assert ways == [
+        ("HEAD", manifest),
+        ("GET", "/token"),
+        ("HEAD", manifest),
+        *[("GET", manifest)] * (not tells),
+    ]
 
 
-def test_the_form_shows_it_and_adds_what_was_shown(registry: images.Images, docker: str, admin_client: Client) -> None:
+def test_the_form_shows_it_and_adds_what_was_shown(
+    registry: images.Images, docker: str, admin_client: Client
+) -> None:
     entry = entry_of(registry.host)
     page = reverse("admin:mcpregistry_registryentry_add_way", args=[entry.pk, 0])
     shown = html.unescape(admin_client.get(page).content.decode())
@@ -69,7 +82,10 @@ def test_the_form_shows_it_and_adds_what_was_shown(registry: images.Images, dock
     assert f"{registry.host}/acme/notes@{registry.digest}" in Server.objects.get().command
     registry.receiver.otherwise = (503, {}, b"")
     failed = html.unescape(admin_client.get(page).content.decode())
-    assert "The image of the tag could not be found: The container registry answered HTTP 503." in failed
+    assert (
+        "The image of the tag could not be found: The container registry answered HTTP 503."
+        in failed
+    )
 
 
 def _no(registry: images.Images, **lies: Any) -> Callable[[Received], Answer]:
@@ -86,11 +102,20 @@ def _no(registry: images.Images, **lies: Any) -> Callable[[Received], Answer]:
 @pytest.mark.parametrize(
     ("lies", "why"),
     [
-        ({"manifests": (200, {"Docker-Content-Digest": "sha256:short"}, b"")}, "not return a SHA-256 digest"),
+        (
+            {"manifests": (200, {"Docker-Content-Digest": "sha256:short"}, b"")},
+            "not return a SHA-256 digest",
+        ),
         ({"manifests": (302, {"Location": "http://127.0.0.1:1/"}, b"")}, "answered HTTP 302"),
         ({"manifests": (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")}, "requires a password"),
-        ({"manifests": (401, {"WWW-Authenticate": 'Bearer realm="file:///etc/passwd"'}, b"")}, "requires a password"),
-        ({"manifests": (401, {"WWW-Authenticate": 'Bearer realm="http://10.0.0.1/token"'}, b"")}, "is private"),
+        (
+            {"manifests": (401, {"WWW-Authenticate": 'Bearer realm="file:///etc/passwd"'}, b"")},
+            "requires a password",
+        ),
+        (
+            {"manifests": (401, {"WWW-Authenticate": 'Bearer realm="http://10.0.0.1/token"'}, b"")},
+            "is private",
+        ),
         ({"token": (200, {}, b'{"token": ["x"]}')}, "an invalid token"),
         ({"token": (200, {}, b'{"token": "a\\u000d\\u000ab: c"}')}, "an invalid token"),
         ({"token": (200, {}, b"[" * 10_000)}, "requires an account"),
@@ -106,7 +131,9 @@ def test_a_registry_that_lies_is_refused_with_a_reason(
     assert caught.value.remedy
 
 
-def test_what_is_not_there_is_said_and_a_private_registry_is_not_asked(registry: images.Images, docker: str) -> None:
+def test_what_is_not_there_is_said_and_a_private_registry_is_not_asked(
+    registry: images.Images, docker: str
+) -> None:
     with pytest.raises(NotFound, match='no image named "acme/notes:2'):
         asked(entry_of(registry.host, "2.0.0"))
     RegistryEntry.objects.all().delete()
@@ -125,7 +152,11 @@ def test_images_of_others_are_asked_for_over_tls_where_they_lie() -> None:
         assert found.schemes[0] == "https"
         return found.base_url, found.path, found.tag
 
-    assert where("docker.io/acme/notes:1.0.0") == ("https://registry-1.docker.io", "acme/notes", "1.0.0")
+    assert where("docker.io/acme/notes:1.0.0") == (
+        "https://registry-1.docker.io",
+        "acme/notes",
+        "1.0.0",
+    )
     assert where("docker.io/redis") == ("https://registry-1.docker.io", "library/redis", "latest")
     assert where("ghcr.io/a/b:v2") == ("https://ghcr.io", "a/b", "v2")
     assert where("127.0.0.1.evil.example/a/b:v2")[0] == "https://127.0.0.1.evil.example"

@@ -1,4 +1,5 @@
-"""Packages of servers, with the real uv and the real npm against registries on loopback: from the name to what is started."""
+"""Packages of servers, with the real uv and the real npm against registries on loopback: from the
+name to what is started."""
 
 from __future__ import annotations
 
@@ -42,13 +43,16 @@ def packages(settings: Any, tmp_path: Path) -> Iterator[Packages]:
     """Both registries with a small server in each, and a site that installs from them."""
     with serving() as served:
         settings.VAR_DIR = tmp_path / "var"
-        settings.PYPI_INDEX, settings.NPM_REGISTRY = f"{served.address}/simple", f"{served.address}/npm/"
+        settings.PYPI_INDEX = f"{served.address}/simple"
+        settings.NPM_REGISTRY = f"{served.address}/npm/"
         add_small_servers(served)
         yield served
 
 
 def resolved(package: str, version: str = "", *, ecosystem: str = "npm", **more: Any) -> Install:
-    install = installs.resolve(ecosystem=ecosystem, package=package, version=version, actor=PERSON, **more)
+    install = installs.resolve(
+        ecosystem=ecosystem, package=package, version=version, actor=PERSON, **more
+    )
     found = work.work(install_id=install.pk)
     assert found is not None
     return found
@@ -94,7 +98,9 @@ def installers() -> set[psutil.Process]:
     return below() - _before
 
 
-def test_a_python_package_is_locked_approved_installed_and_started_without_a_network(packages: Packages) -> None:
+def test_a_python_package_is_locked_approved_installed_and_started_without_a_network(
+    packages: Packages,
+) -> None:
     install = resolved("small-server", "1.0", ecosystem="pypi")
     assert nothing_left()
     assert [str(change) for change in requests.changes_of(install)] == [
@@ -106,10 +112,18 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
     person = User.objects.create(username="ann")
     requests.approve(install=install, lock_sha256=install.lock_sha256, actor=PERSON, user=person)
     install = work.work(install_id=install.pk) or install
-    assert (install.state, install.reason, install.approved_by) == (InstallState.INSTALLED, "", person)
+    assert (install.state, install.reason, install.approved_by) == (
+        InstallState.INSTALLED,
+        "",
+        person,
+    )
     assert install.licences == {"small-server": "MIT", "small-dep": "MIT"}
     assert os.listdir(install.place) == [install.lock_sha256]
-    assert not any(os.lstat(path).st_mode & 0o222 for path in Path(install.folder).rglob("*") if not path.is_symlink())
+    assert not any(
+        os.lstat(path).st_mode & 0o222
+        for path in Path(install.folder).rglob("*")
+        if not path.is_symlink()
+    )
     server = requests.use(install=install, actor=PERSON)
     assert (server.slug, server.lifecycle, server.sandbox) == ("small-server", "draft", "enforce")
     assert server.command[0].startswith(install.folder)
@@ -117,8 +131,14 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
     server = lifecycle.save_server(server=server, actor=PERSON)
     packages.wheels.clear()
     assert started(server) == ["ping"]
-    told = AuditEntry.objects.filter(subject=f"install:{install.uid}").order_by("seq").values_list("kind", flat=True)
-    assert [*told] == [f"install.{word}" for word in ("requested", "resolved", "approved", "installed", "used")]
+    told = (
+        AuditEntry.objects.filter(subject=f"install:{install.uid}")
+        .order_by("seq")
+        .values_list("kind", flat=True)
+    )
+    assert [*told] == [
+        f"install.{word}" for word in ("requested", "resolved", "approved", "installed", "used")
+    ]
 
 
 @pytest.mark.exhaustive
@@ -153,8 +173,11 @@ def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Pac
         [f"{old.folder}/node_modules/@small/server/main.js", "--quiet"],
     )
     assert started(server) == ["ping"]
-    Install.objects.update(state_at=database_now() - timedelta(days=30), used_at=database_now() - timedelta(days=29))
-    assert sweeping.remove_unused(database_now()) == 0  # one is started, the other is what it could be set to again
+    Install.objects.update(
+        state_at=database_now() - timedelta(days=30), used_at=database_now() - timedelta(days=29)
+    )
+    # one is started, the other is what it could be set to again
+    assert sweeping.remove_unused(database_now()) == 0
     Install.objects.filter(pk=new.pk).update(used_at=None)
     assert sweeping.sweep(database_now())["unused"] == 1
     assert (os.path.isdir(new.place), os.path.isdir(old.place)) == (False, True)
@@ -197,15 +220,24 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     server.env = {"API_KEY": "${cred:key}", "MODE": "fast"}
     Credential.objects.create(name="key", value="s3cret", scope=["server:small"])
     server = lifecycle.save_server(server=server, actor=PERSON)
-    tools = [{"name": name, "description": "Pings.", "inputSchema": {"type": "object"}} for name in ("ping", "old")]
+    tools = [
+        {"name": name, "description": "Pings.", "inputSchema": {"type": "object"}}
+        for name in ("ping", "old")
+    ]
     observe.observe(server=server, listed=tools)
     port = packages.address.rpartition(":")[2]
-    packages.add_npm("@small/server", "2.0.0", {"main.js": NEWER.replace("PORT", port)}, bin={"small": "main.js"})
+    packages.add_npm(
+        "@small/server", "2.0.0", {"main.js": NEWER.replace("PORT", port)}, bin={"small": "main.js"}
+    )
     new = installed("@small/server", "2.0.0", server=server)
     assert new.not_offered == ""
     found = offers.comparison(new)
     assert found is not None
-    assert ([each.name for each in found.added], found.removed, found.same) == (["fetch"], ["old"], 0)
+    assert ([each.name for each in found.added], found.removed, found.same) == (
+        ["fetch"],
+        ["old"],
+        0,
+    )
     (ping,) = found.changed
     said = "".join(text for sign, text in ping.changes[0].segments if sign != "-")
     assert "--quiet key=placeholder mode=fast network=closed" in said
@@ -224,14 +256,18 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     assert (told["changed"][0]["fields"], told["removed"]) == (["description"], ["old"])
     assert os.listdir(new.place) == [new.lock_sha256]
     assert not installers()
-    packages.add_npm("@small/server", "3.0.0", {"main.js": "process.exit(3)"}, bin={"small": "main.js"})
+    packages.add_npm(
+        "@small/server", "3.0.0", {"main.js": "process.exit(3)"}, bin={"small": "main.js"}
+    )
     broken = installed("@small/server", "3.0.0", server=server)
     assert "did not start in a sandbox" in broken.not_offered
     assert offers.comparison(broken) is None
     settings.STDIO_ENABLED = False
     assert "disabled on this site" in installed("@small/server", "1.1.0", server=server).not_offered
     requests.use(install=new, actor=PERSON)
-    assert offers.comparison(Install.objects.get(pk=new.pk)) is None, "there is nothing to compare any more"
+    assert offers.comparison(Install.objects.get(pk=new.pk)) is None, (
+        "there is nothing to compare any more"
+    )
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -255,9 +291,13 @@ def test_what_may_not_be_installed_fails_with_its_reason_and_leaves_nothing(
     packages: Packages, ecosystem: str, package: str, version: str, reason: str
 ) -> None:
     packages.wheels["sdist-only"] = {"sdist-only-1.0.tar.gz": b"x"}
-    packages.add_wheel("from-git", "1.0", {}, requires=("small-dep @ git+https://127.0.0.1:1/x.git",))
+    packages.add_wheel(
+        "from-git", "1.0", {}, requires=("small-dep @ git+https://127.0.0.1:1/x.git",)
+    )
     packages.add_npm("with-script", "1.0.0", {}, scripts={"postinstall": "touch x"})
-    packages.add_npm("from-git", "1.0.0", {}, dependencies={"small-dep": "git+https://127.0.0.1:1/x.git"})
+    packages.add_npm(
+        "from-git", "1.0.0", {}, dependencies={"small-dep": "git+https://127.0.0.1:1/x.git"}
+    )
     address = f"{packages.address}/npm/small-dep/-/x+1.0.0.tgz"
     packages.add_npm("from-address", "1.0.0", {}, dependencies={"small-dep": address})
     install = resolved(package, version, ecosystem=ecosystem)
@@ -271,7 +311,9 @@ def test_what_may_not_be_installed_fails_with_its_reason_and_leaves_nothing(
 @pytest.mark.attack
 @pytest.mark.node
 @pytest.mark.parametrize("ecosystem", ["pypi", "npm"])
-def test_another_file_than_the_approved_one_is_never_installed(packages: Packages, ecosystem: str) -> None:
+def test_another_file_than_the_approved_one_is_never_installed(
+    packages: Packages, ecosystem: str
+) -> None:
     package = "small-server" if ecosystem == "pypi" else "@small/server"
     install = approved(resolved(package, ecosystem=ecosystem))
     if ecosystem == "pypi":
@@ -297,7 +339,8 @@ def _killed(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def _full(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A disk on which no file may grow beyond 64 KB: the shell sets it, the real installer meets it."""
+    """A disk on which no file may grow beyond 64 KB: the shell sets it, the real installer meets
+    it."""
     folder = Path(site.VAR_DIR).parent / "bin"
     folder.mkdir()
     real = shutil.which("uv", path=os.path.dirname(work.programs.uv()))
@@ -359,7 +402,8 @@ def var(settings: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("step", "state"), [({"version": "1.0"}, "waiting"), (ConfigInvalid("No.", remedy="Do."), "failed")]
+    ("step", "state"),
+    [({"version": "1.0"}, "waiting"), (ConfigInvalid("No.", remedy="Do."), "failed")],
 )
 def test_the_result_counts_though_nothing_could_be_cleared_up(
     var: Path, monkeypatch: pytest.MonkeyPatch, step: Any, state: str
@@ -384,8 +428,16 @@ def test_the_result_counts_though_nothing_could_be_cleared_up(
 def test_odd_names_in_its_folder_do_not_change_the_result(
     var: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
 ) -> None:
-    """Nothing of the site has made these; a folder may also become unreadable while the worker is at it."""
-    odd = ["resolving-", "resolving-x", "resolving-²", "resolving-" + "9" * 240, "resolving-1-2", "installing-1"]
+    """Nothing of the site has made these; a folder may also become unreadable while the worker is
+    at it."""
+    odd = [
+        "resolving-",
+        "resolving-x",
+        "resolving-²",
+        "resolving-" + "9" * 240,
+        "resolving-1-2",
+        "installing-1",
+    ]
 
     def resolve(job: work.Job) -> dict[str, object]:
         job.place()
@@ -412,7 +464,10 @@ def test_odd_names_in_its_folder_do_not_change_the_result(
 
 @pytest.mark.parametrize(
     ("doing", "waiting"),
-    [(InstallState.RESOLVING, InstallState.REQUESTED), (InstallState.INSTALLING, InstallState.APPROVED)],
+    [
+        (InstallState.RESOLVING, InstallState.REQUESTED),
+        (InstallState.INSTALLING, InstallState.APPROVED),
+    ],
 )
 def test_an_installation_of_a_dead_worker_is_taken_over(
     var: Path, monkeypatch: pytest.MonkeyPatch, doing: InstallState, waiting: InstallState
@@ -424,11 +479,17 @@ def test_an_installation_of_a_dead_worker_is_taken_over(
     known = row(doing, lease_until=now + timedelta(seconds=30), attempts=1, worker="worker@here:47")
     other = row(doing, lease_until=now + timedelta(seconds=30), attempts=1, worker="worker@here:48")
     assert sweeping.take_back_lost(now) == sweeping.take_back_of("worker@here:47", now) == 1
-    assert dict(Install.objects.values_list("pk", "state")) == {lost.pk: waiting, known.pk: waiting, other.pk: doing}
+    assert dict(Install.objects.values_list("pk", "state")) == {
+        lost.pk: waiting,
+        known.pk: waiting,
+        other.pk: doing,
+    }
     assert sent == [lost.pk, known.pk]
 
 
-def test_an_installation_that_every_worker_dies_of_fails(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_that_every_worker_dies_of_fails(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def died(job: work.Job) -> dict[str, object]:
         raise KeyboardInterrupt
 
@@ -475,17 +536,25 @@ def test_worker_that_was_paused_leaves_what_the_next_has_installed(
         assert sweeping.take_back_of("paused", database_now()) == 1
         assert work.work(install_id=install.pk, worker="next") is not None
 
-    seal, install = tree.seal, approved(resolved("small-server", ecosystem="pypi"))
+    seal = tree.seal
+    install = approved(resolved("small-server", ecosystem="pypi"))
     monkeypatch.setattr(tree, "seal", pause)
     assert work.work(install_id=install.pk, worker="paused") is None
     install.refresh_from_db()
-    assert (install.state, os.listdir(install.place)) == (InstallState.INSTALLED, [install.lock_sha256])
+    assert (install.state, os.listdir(install.place)) == (
+        InstallState.INSTALLED,
+        [install.lock_sha256],
+    )
     assert started(requests.use(install=install, actor=PERSON)) == ["ping"]
 
 
 def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
     now = database_now()
-    dead = row(InstallState.INSTALLING, lease_until=now - timedelta(seconds=1), attempts=sweeping.MOST_ATTEMPTS)
+    dead = row(
+        InstallState.INSTALLING,
+        lease_until=now - timedelta(seconds=1),
+        attempts=sweeping.MOST_ATTEMPTS,
+    )
     busy = row(InstallState.INSTALLING, lease_until=now + timedelta(seconds=30))
     done = row(InstallState.INSTALLED)
     (var / "installs" / "stranger").mkdir()
@@ -516,7 +585,9 @@ def test_a_message_that_was_lost_is_sent_again_and_the_work_is_done_once(
     assert work.work(install_id=install.pk) is None
 
 
-def test_who_lost_the_row_meanwhile_changes_nothing(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lost_the_row_meanwhile_changes_nothing(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install = row(InstallState.APPROVED)
 
     def taken(job: work.Job) -> dict[str, object]:
@@ -543,7 +614,9 @@ def test_what_is_no_name_is_refused_before_any_program_sees_it(var: Path) -> Non
     assert not Install.objects.exists()
 
 
-def test_many_requests_wait_for_those_before_them(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requests_wait_for_those_before_them(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(requests, "MOST_OPEN", 1)
     installs.resolve(ecosystem="npm", package="a", actor=PERSON)
     with pytest.raises(Conflict, match="already being resolved"):
@@ -552,13 +625,20 @@ def test_many_requests_wait_for_those_before_them(var: Path, monkeypatch: pytest
 
 @pytest.mark.attack
 def test_a_server_reads_its_own_package_and_no_other(var: Path) -> None:
-    mine, other = row(InstallState.INSTALLED), row(InstallState.REMOVED)
+    mine = row(InstallState.INSTALLED)
+    other = row(InstallState.REMOVED)
     own = f"{mine.folder}/main.js"
-    server = Server.objects.create(slug="s", command=["node", own], sandbox="enforce", sandbox_network="none")
+    server = Server.objects.create(
+        slug="s", command=["node", own], sandbox="enforce", sandbox_network="none"
+    )
     sandbox = sandbox_of(server)
     assert sandbox is not None
     assert sandbox.read == (mine.folder,)
-    for command in (["node", f"{other.folder}/x"], ["node", f"{var}/installs/{mine.uid}/x"], ["node", f"{var}/keys"]):
+    for command in (
+        ["node", f"{other.folder}/x"],
+        ["node", f"{var}/installs/{mine.uid}/x"],
+        ["node", f"{var}/keys"],
+    ):
         server.command = command
         assert sandbox_of(server).read == ()  # type: ignore[union-attr]
 
@@ -585,13 +665,18 @@ def test_installation_runs_nothing_of_a_package(packages: Packages) -> None:
     packages.add_wheel("pth-server", "1.0", files, program="pth-server = small_server:main")
     install = installed("pth-server", ecosystem="pypi")
     assert not [*Path(install.folder).rglob("ran")]
-    assert [*Path(install.folder).rglob("small_server.*.pyc")], "its modules are compiled, for the folder is read-only"
+    assert [*Path(install.folder).rglob("small_server.*.pyc")], (
+        "its modules are compiled, for the folder is read-only"
+    )
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("word", ["{0}/../keys.json", "{0}/link", "{0}/none", "{0}/folder/../../keys.json"])
+@pytest.mark.parametrize(
+    "word", ["{0}/../keys.json", "{0}/link", "{0}/none", "{0}/folder/../../keys.json"]
+)
 def test_command_that_leads_out_of_the_package_is_refused(tmp_path: Path, word: str) -> None:
-    build, keys = tmp_path / "build", tmp_path / "keys.json"
+    build = tmp_path / "build"
+    keys = tmp_path / "keys.json"
     (build / "folder").mkdir(parents=True)
     (build / "run").write_text("")
     keys.write_text("{}")

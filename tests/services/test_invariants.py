@@ -77,23 +77,41 @@ def test_a_guard_that_is_missing_is_named():
         ("Every sent call has its audit entry.", lambda: call_without_audit()),
         (
             "No call was sent twice.",
-            lambda: (ended("c1"), audit.record(kind="call.dispatched", actor="a", subject="call:c1")),
+            lambda: (
+                ended("c1"),
+                audit.record(kind="call.dispatched", actor="a", subject="call:c1"),
+            ),
         ),
         (
             "No call ended twice.",
-            lambda: (ended("c1"), audit.record(kind="call.succeeded", actor="a", subject="call:c1")),
+            lambda: (
+                ended("c1"),
+                audit.record(kind="call.succeeded", actor="a", subject="call:c1"),
+            ),
         ),
-        ("Denied, rejected and undecided calls were never sent.", lambda: ended("c1", state="cancelled")),
-        ("Denied, rejected and undecided calls were never sent.", lambda: ended("c1", outcome="deny")),
+        (
+            "Denied, rejected and undecided calls were never sent.",
+            lambda: ended("c1", state="cancelled"),
+        ),
+        (
+            "Denied, rejected and undecided calls were never sent.",
+            lambda: ended("c1", outcome="deny"),
+        ),
         (
             "A call has ended if and only if the audit log contains its outcome.",
-            lambda: (dispatched("c1", lease=MINUTE), audit.record(kind="call.unknown", actor="a", subject="call:c1")),
+            lambda: (
+                dispatched("c1", lease=MINUTE),
+                audit.record(kind="call.unknown", actor="a", subject="call:c1"),
+            ),
         ),
         (
             "A call has ended if and only if the audit log contains its outcome.",
             lambda: dispatched("c1", state="unknown", lease_until=None, finished_at=timezone.now()),
         ),
-        ("An ended call has an end time and no lease.", lambda: ended("c1", lease_until=timezone.now() + MINUTE)),
+        (
+            "An ended call has an end time and no lease.",
+            lambda: ended("c1", lease_until=timezone.now() + MINUTE),
+        ),
         ("An ended call has an end time and no lease.", lambda: ended("c1", finished_at=None)),
         ("Every succeeded call has an answer.", lambda: ended("c1", result="", result_bytes=0)),
         ("Every call in progress has a lease.", lambda: dispatched("c1", lease_until=None)),
@@ -102,7 +120,10 @@ def test_a_guard_that_is_missing_is_named():
             "The launch of every active server is confirmed.",
             lambda: (confirmed(), Server.objects.update(command=["evil"])),
         ),
-        ("Secrets are only stored encrypted.", lambda: Credential.objects.create(name="x", sealed_value="plain text")),
+        (
+            "Secrets are only stored encrypted.",
+            lambda: Credential.objects.create(name="x", sealed_value="plain text"),
+        ),
         (
             "No test waits for a stopped worker.",
             lambda: ServerTest.objects.create(

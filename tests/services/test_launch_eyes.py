@@ -37,7 +37,11 @@ def confirm(server: Server, actor: str) -> Server:
         ("PIP_INDEX_URL", "https://evil.example/simple", "https://evil.example/simple"),
         ("NPM_CONFIG_REGISTRY", "http://evil.example:4873/", "http://evil.example:4873/"),
         ("npm_config_registry", "http://evil.example/", "http://evil.example/"),
-        ("UV_INDEX_URL", "https://ann:canary@evil.example/x?t=canary", "https://…@evil.example/x?…"),
+        (
+            "UV_INDEX_URL",
+            "https://ann:canary@evil.example/x?t=canary",
+            "https://…@evil.example/x?…",
+        ),
         ("HTTPS_PROXY", "http://ann:canary@proxy.example:8080", "http://…@proxy.example:8080"),
         ("WEBHOOK_URL", "https://hooks.example/services/canary", "https://hooks.example/…"),
         ("PYTHONPATH", "/tmp/evil", "/tmp/evil"),
@@ -79,7 +83,11 @@ def test_values_that_steer_are_shown_and_secrets_are_not(name: str, value: str, 
 def test_the_page_and_rest_show_them_and_the_audit_log_does_not(db: None):
     root = User.objects.create_superuser("root", password="x")
     server = saved(
-        Server(slug="pip", command=["uvx", "x"], env={"PIP_INDEX_URL": "https://evil.example/", "PIN": "canary"})
+        Server(
+            slug="pip",
+            command=["uvx", "x"],
+            env={"PIP_INDEX_URL": "https://evil.example/", "PIN": "canary"},
+        )
     )
     client = Client()
     client.force_login(root)
@@ -93,7 +101,12 @@ def test_the_page_and_rest_show_them_and_the_audit_log_does_not(db: None):
 
 @pytest.mark.parametrize(
     ("limit", "value"),
-    [("max_message_bytes", 5_000_000), ("max_tools", 2_001), ("max_definition_bytes", 1_048_577), ("max_sessions", 21)],
+    [
+        ("max_message_bytes", 5_000_000),
+        ("max_tools", 2_001),
+        ("max_definition_bytes", 1_048_577),
+        ("max_sessions", 21),
+    ],
 )
 def test_a_limit_beyond_its_default_is_confirmed_anew(db: None, limit: str, value: int):
     server = confirmed("echo")
@@ -115,9 +128,9 @@ def test_a_limit_beyond_its_default_is_confirmed_anew(db: None, limit: str, valu
 )
 def test_a_wider_limit_of_processes_is_confirmed_anew(db: None, limit: str, value: int):
     server = confirm(saved(Server(slug="local", command=["x"])), "user:bob")
-    assert saved(server, max_memory_mb=500, max_processes=20, max_file_mb=10).lifecycle == "active", (
-        "less opens nothing"
-    )
+    assert (
+        saved(server, max_memory_mb=500, max_processes=20, max_file_mb=10).lifecycle == "active"
+    ), "less opens nothing"
     assert saved(server, **{limit: value}).lifecycle == "draft"
     assert server.launch_facts()["limits"] == {limit: value}
     assert confirm(server, "user:bob").lifecycle == "active"
@@ -129,12 +142,15 @@ def test_asking_for_folders_is_confirmed_anew(db: None):
     assert confirm(server, "user:bob").lifecycle == "active"
 
 
-def test_whoever_changed_a_launch_does_not_confirm_it_alone_where_four_eyes_are_asked_for(db: None, settings: Any):
+def test_whoever_changed_a_launch_does_not_confirm_it_alone_where_four_eyes_are_asked_for(
+    db: None, settings: Any
+):
     settings.FOUR_EYES = True
     server = saved(Server(slug="mine", command=["evil"]))
     with pytest.raises(Denied, match="another user must confirm"):
         confirm(server, "user:ann")
-    saved(server, "user:stooge", cwd="/tmp")  # another's small change after it does not make it another's
+    # another's small change after it does not make it another's
+    saved(server, "user:stooge", cwd="/tmp")
     for own in ("user:ann", "user:stooge"):
         with pytest.raises(Denied):
             confirm(server, own)

@@ -56,13 +56,15 @@ SOON = datetime(2038, 1, 2, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of records: the service that saves it, a column that one user changes, and columns that another one writes."""
+    """A kind of records: the service that saves it, a column that one user changes, and columns
+    that another one writes."""
 
     model: type[TrackedModel]
     save: Callable[[Any], object]
     mine: dict[str, Any]
     others: dict[str, Any]
-    by_others: Callable[[Any], object] | None = None  # the service that writes these; otherwise it is ``save``
+    # the service that writes these; otherwise it is ``save``
+    by_others: Callable[[Any], object] | None = None
     find: dict[str, Any] | None = None
 
 
@@ -76,117 +78,200 @@ def _move_models(row: ExpertTool) -> None:
 
 CASES = {
     "server switched off": Case(
-        Server, lambda row: lifecycle.save_server(server=row, actor=ACTOR), {"description": "mine"},
-        {"lifecycle": "disabled"}, lambda row: lifecycle.disable_server(server=row, actor=ACTOR), {"slug": "git"},
+        Server,
+        lambda row: lifecycle.save_server(server=row, actor=ACTOR),
+        {"description": "mine"},
+        {"lifecycle": "disabled"},
+        lambda row: lifecycle.disable_server(server=row, actor=ACTOR),
+        {"slug": "git"},
     ),
     "server of a changed credential": Case(
-        Server, lambda row: lifecycle.save_server(server=row, actor=ACTOR), {"description": "mine"}, {"revision": 2},
-        lambda row: credentials.save_credential(credential=Credential.objects.get(name="git-forge"), value="x", actor=ACTOR),
+        Server,
+        lambda row: lifecycle.save_server(server=row, actor=ACTOR),
+        {"description": "mine"},
+        {"revision": 2},
+        lambda row: credentials.save_credential(
+            credential=Credential.objects.get(name="git-forge"), value="x", actor=ACTOR
+        ),
         {"slug": "git"},
     ),
     "server whose confirmation is withdrawn": Case(
-        Server, lambda row: lifecycle.save_server(server=row, actor=ACTOR), {"idle_timeout": 60.0},
-        {"confirmed_launch": "", "lifecycle": "draft"}, lambda row: lifecycle.withdraw_launch(server=row, actor=ACTOR),
+        Server,
+        lambda row: lifecycle.save_server(server=row, actor=ACTOR),
+        {"idle_timeout": 60.0},
+        {"confirmed_launch": "", "lifecycle": "draft"},
+        lambda row: lifecycle.withdraw_launch(server=row, actor=ACTOR),
         {"slug": "git"},
     ),
     "agent": Case(
-        Agent, lambda row: agents.save_agent(agent=row, actor=ACTOR), {"description": "mine"},
+        Agent,
+        lambda row: agents.save_agent(agent=row, actor=ACTOR),
+        {"description": "mine"},
         {"enabled": False, "capabilities": ["mcp_git::*"]},
     ),
     "endpoint": Case(
-        Endpoint, lambda row: agents.save_endpoint(endpoint=row, actor=ACTOR), {"name": "mine"}, {"enabled": False}
+        Endpoint,
+        lambda row: agents.save_endpoint(endpoint=row, actor=ACTOR),
+        {"name": "mine"},
+        {"enabled": False},
     ),
     "workspace": Case(
-        Workspace, lambda row: agents.save_workspace(workspace=row, actor=ACTOR), {"directory": "/srv/mine"},
+        Workspace,
+        lambda row: agents.save_workspace(workspace=row, actor=ACTOR),
+        {"directory": "/srv/mine"},
         {"agent_id": "ci"},
     ),
     "grant": Case(
-        Grant, lambda row: grants.save_grant(grant=row, actor=ACTOR), {"note": "mine"}, {"expires_at": SOON},
+        Grant,
+        lambda row: grants.save_grant(grant=row, actor=ACTOR),
+        {"note": "mine"},
+        {"expires_at": SOON},
     ),
     "configuration": Case(
-        Configuration, lambda row: site.save_configuration(configuration=row, actor=ACTOR), {"keep_calls_days": 7},
+        Configuration,
+        lambda row: site.save_configuration(configuration=row, actor=ACTOR),
+        {"keep_calls_days": 7},
         {"sub_agent_enabled": False, "variable_scope": {"TOKEN": ["server:git"]}},
     ),
     "credential": Case(
-        Credential, lambda row: credentials.save_credential(credential=row, actor=ACTOR), {"description": "mine"},
+        Credential,
+        lambda row: credentials.save_credential(credential=row, actor=ACTOR),
+        {"description": "mine"},
         {"value": "theirs", "scope": []},
-        lambda row: credentials.save_credential(credential=row, actor=ACTOR, value="theirs", scope=[]),
+        lambda row: credentials.save_credential(
+            credential=row, actor=ACTOR, value="theirs", scope=[]
+        ),
     ),
     "energy pool": Case(
-        EnergyPool, lambda row: pools.save_pool(pool=row, actor=ACTOR), {"description": "mine"}, {"capacity": 5.0}
+        EnergyPool,
+        lambda row: pools.save_pool(pool=row, actor=ACTOR),
+        {"description": "mine"},
+        {"capacity": 5.0},
     ),
     "budget": Case(
-        Budget, lambda row: books.save_budget(budget=row, actor=ACTOR), {"hard": Decimal(900)}, {"enabled": False},
+        Budget,
+        lambda row: books.save_budget(budget=row, actor=ACTOR),
+        {"hard": Decimal(900)},
+        {"enabled": False},
     ),
     "tool": Case(
-        Tool, lambda row: decisions.save_tool(tool=row, actor=ACTOR), {"idempotent": True}, {"enabled": False},
+        Tool,
+        lambda row: decisions.save_tool(tool=row, actor=ACTOR),
+        {"idempotent": True},
+        {"enabled": False},
         find={"name": "git_log"},
     ),
     "tool that is rejected": Case(
-        Tool, lambda row: decisions.save_tool(tool=row, actor=ACTOR), {"idempotent": True}, {"pinned_id": None},
-        lambda row: decisions.reject(definition=row.latest, actor=ACTOR), {"name": "git_log"},
+        Tool,
+        lambda row: decisions.save_tool(tool=row, actor=ACTOR),
+        {"idempotent": True},
+        {"pinned_id": None},
+        lambda row: decisions.reject(definition=row.latest, actor=ACTOR),
+        {"name": "git_log"},
     ),
     "tool whose behaviour is confirmed": Case(
-        Tool, lambda row: decisions.save_tool(tool=row, actor=ACTOR), {"idempotent": True}, {"read_only": True},
+        Tool,
+        lambda row: decisions.save_tool(tool=row, actor=ACTOR),
+        {"idempotent": True},
+        {"read_only": True},
         lambda row: behaviour.confirm_annotations(
             tool=row, actor=ACTOR, read_only=True, destructive=False, open_world=False
         ),
         {"name": "git_log"},
     ),
     "registry": Case(
-        RegistrySource, lambda row: sources.save_source(source=row, actor=ACTOR), {"by_clock": True},
+        RegistrySource,
+        lambda row: sources.save_source(source=row, actor=ACTOR),
+        {"by_clock": True},
         {"propose_versions": True},
     ),
     "rule": Case(
-        PolicyRule, lambda row: rules.save_rule(rule=row, actor=ACTOR), {"note": "mine"}, {"enabled": False},
-        lambda row: rules.switch_rule(rule=row, enabled=False, actor=ACTOR), {"name": "Pushes ask"},
+        PolicyRule,
+        lambda row: rules.save_rule(rule=row, actor=ACTOR),
+        {"note": "mine"},
+        {"enabled": False},
+        lambda row: rules.switch_rule(rule=row, enabled=False, actor=ACTOR),
+        {"name": "Pushes ask"},
     ),
     "rule that is made live": Case(
-        PolicyRule, lambda row: rules.save_rule(rule=row, actor=ACTOR), {"note": "mine"}, {"draft": False, "enabled": True},
-        lambda row: rules.make_live(rule=row, actor=ACTOR), {"name": "A draft"},
+        PolicyRule,
+        lambda row: rules.save_rule(rule=row, actor=ACTOR),
+        {"note": "mine"},
+        {"draft": False, "enabled": True},
+        lambda row: rules.make_live(rule=row, actor=ACTOR),
+        {"name": "A draft"},
     ),
     "channel": Case(
-        Channel, lambda row: outbox.save_channel(channel=row, actor=ACTOR), {"minimum_risk": 2}, {"enabled": False},
+        Channel,
+        lambda row: outbox.save_channel(channel=row, actor=ACTOR),
+        {"minimum_risk": 2},
+        {"enabled": False},
         find={"name": "Incidents"},
     ),
     "channel with another address": Case(
-        Channel, lambda row: outbox.save_channel(channel=row, actor=ACTOR), {"minimum_risk": 2},
+        Channel,
+        lambda row: outbox.save_channel(channel=row, actor=ACTOR),
+        {"minimum_risk": 2},
         {"origin": "https://other.example"},
-        lambda row: outbox.save_channel(channel=row, actor=ACTOR, access={"url": "https://other.example/hook"}),
+        lambda row: outbox.save_channel(
+            channel=row, actor=ACTOR, access={"url": "https://other.example/hook"}
+        ),
         {"name": "Incidents"},
     ),
     "person in Slack": Case(
-        SlackIdentity, lambda row: outbox.save_slack_identity(identity=row, actor=ACTOR), {"member": "U0MINE"},
+        SlackIdentity,
+        lambda row: outbox.save_slack_identity(identity=row, actor=ACTOR),
+        {"member": "U0MINE"},
         {"team": "T0OTHER"},
     ),
     "conversation": Case(
-        Conversation, lambda row: conversations.save_conversation(conversation=row, actor=ACTOR), {"title": "mine"},
+        Conversation,
+        lambda row: conversations.save_conversation(conversation=row, actor=ACTOR),
+        {"title": "mine"},
         {"servers": ["git"]},
     ),
     "provider": Case(
-        Provider, lambda row: providers.save_provider(provider=row, actor=ACTOR), {"timeout": 30.0}, {"enabled": False}
+        Provider,
+        lambda row: providers.save_provider(provider=row, actor=ACTOR),
+        {"timeout": 30.0},
+        {"enabled": False},
     ),
     "provider that is tested": Case(
-        Provider, lambda row: providers.save_provider(provider=row, actor=ACTOR), {"timeout": 30.0},
+        Provider,
+        lambda row: providers.save_provider(provider=row, actor=ACTOR),
+        {"timeout": 30.0},
         {"test_answer": "yes"},
         lambda row: providers.note_test(provider_id=row.pk, answer="yes", error="", took_ms=1),
     ),
     "model": Case(
-        LanguageModel, lambda row: providers.save_model(model=row, actor=ACTOR), {"max_output": 100}, {"enabled": False}
+        LanguageModel,
+        lambda row: providers.save_model(model=row, actor=ACTOR),
+        {"max_output": 100},
+        {"enabled": False},
     ),
     "headend": Case(
-        Headend, lambda row: headends.save_headend(row=row, actor=ACTOR), {"concurrency": 3}, {"enabled": False}
+        Headend,
+        lambda row: headends.save_headend(row=row, actor=ACTOR),
+        {"concurrency": 3},
+        {"enabled": False},
     ),
     "expert tool": Case(
         ExpertTool,
-        lambda row: experts.save_expert(expert=row, targets=[LanguageModel.objects.get()], actor=ACTOR),
-        {"description": "mine"}, {"enabled": False, "awaited_tools": []}, _move_models,
+        lambda row: experts.save_expert(
+            expert=row, targets=[LanguageModel.objects.get()], actor=ACTOR
+        ),
+        {"description": "mine"},
+        {"enabled": False, "awaited_tools": []},
+        _move_models,
     ),
     "hosted agent": Case(
-        EffortAgent, lambda row: effort.save_effort_agent(row=row, actor=ACTOR), {"cycle_seconds": 5.0},
-        {"fence": 7, "worker": "worker@here", "focus": "c"}, _observe_lease,
+        EffortAgent,
+        lambda row: effort.save_effort_agent(row=row, actor=ACTOR),
+        {"cycle_seconds": 5.0},
+        {"fence": 7, "worker": "worker@here", "focus": "c"},
+        _observe_lease,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -268,7 +353,9 @@ def test_history_shows_no_change_that_nobody_made() -> None:
 @pytest.mark.both_databases
 def test_disabling_at_the_same_time_as_another_change_is_never_lost(live_db: None) -> None:
     for number in range(5):
-        _change_and_disable(lifecycle.save_server(server=Server(slug=f"git{number}", command=["true"]), actor=ACTOR))
+        _change_and_disable(
+            lifecycle.save_server(server=Server(slug=f"git{number}", command=["true"]), actor=ACTOR)
+        )
 
 
 def _change_and_disable(server: Server) -> None:

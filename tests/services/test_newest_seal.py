@@ -1,4 +1,5 @@
-"""A log that was cut back together with the note of what was verified is found by the file of the machine."""
+"""A log that was cut back together with the note of what was verified is found by the file of the
+machine."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def site() -> None:
 
 
 def cut_back() -> None:
-    """What somebody does who can write to the database, and has no key: the log as it was after its second seal."""
+    """What somebody does who can write to the database, and has no key: the log as it was after its
+    second seal."""
     with unguarded():
         AuditEntry.objects.filter(writer="web:20").delete()
         AuditSeal.objects.filter(number__gt=2).delete()
@@ -145,7 +147,9 @@ def test_damaged_file_is_a_fault_and_is_not_written_over(site, content, said):
 
 def test_forged_file_does_not_fit_its_signature(site):
     said = json.loads(newest_seal.path().read_text())
-    newest_seal.path().write_text(json.dumps(said | {"newest_seal": said["newest_seal"].replace("3", "2")}))
+    newest_seal.path().write_text(
+        json.dumps(said | {"newest_seal": said["newest_seal"].replace("3", "2")})
+    )
     (problem,) = verify().problems
     assert "does not match its signature" in problem
 
@@ -209,5 +213,7 @@ def test_processes_that_write_at_once_leave_the_newest_seal(live_db):
     assert errors == []
     assert kept().number == AuditSeal.objects.order_by("-number")[0].number
     assert [
-        name for name in os.listdir(Path(newest_seal.path()).parent) if name.startswith(".audit-newest-seal.json")
+        name
+        for name in os.listdir(Path(newest_seal.path()).parent)
+        if name.startswith(".audit-newest-seal.json")
     ] == []

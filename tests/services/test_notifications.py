@@ -32,7 +32,9 @@ def told(request) -> set[str]:
     return set(Delivery.objects.filter(request=request).values_list("channel__name", flat=True))
 
 
-def test_an_event_is_owed_once_to_every_channel_and_the_worker_is_woken(woken, django_capture_on_commit_callbacks):
+def test_an_event_is_owed_once_to_every_channel_and_the_worker_is_woken(
+    woken, django_capture_on_commit_callbacks
+):
     webhook(URL), email()
     request = held()
     with django_capture_on_commit_callbacks(execute=True):
@@ -86,14 +88,19 @@ def test_a_channel_may_listen_to_some_servers_and_rules_only():
     rule = PolicyRule.objects.create(name="writes")
     outbox.save_channel(channel=email(name="by server"), actor="test", servers=[server])
     outbox.save_channel(channel=email(name="by rule"), actor="test", rules=[rule])
-    here, there = held(call={"server_slug": "echo"}), held(rule=rule)
+    here = held(call={"server_slug": "echo"})
+    there = held(rule=rule)
     tell("asked", here), tell("asked", there)
     assert (told(here), told(there)) == ({"by server"}, {"by rule"})
 
 
 def test_new_definitions_of_one_look_are_one_message():
     server = confirmed("echo")
-    email(name="all"), email(name="calls only", events=["asked"]), email(name="high", minimum_risk=3)
+    (
+        email(name="all"),
+        email(name="calls only", events=["asked"]),
+        email(name="high", minimum_risk=3),
+    )
     assert outbox.enqueue_definitions(server=server, added=["a", "b"], changed=["c"]) == 2
     assert outbox.enqueue_definitions(server=server, added=[], changed=[]) == 0
     facts = Delivery.objects.get(channel__name="all").facts
@@ -105,7 +112,12 @@ def test_new_definitions_of_one_look_are_one_message():
 def test_secrets_in_arguments_are_masked_in_the_row():
     webhook(URL)
     secret = "canary-b2f1"
-    arguments = {"path": "x", "api_key": secret, "deep": [{"password": secret}], "text": f"Bearer {secret}"}
+    arguments = {
+        "path": "x",
+        "api_key": secret,
+        "deep": [{"password": secret}],
+        "text": f"Bearer {secret}",
+    }
     tell("asked", held(arguments=arguments))
     body = Delivery.objects.get().body
     assert secret not in body
@@ -126,22 +138,49 @@ def test_secrets_of_a_channel_are_stored_sealed_only():
 def test_parts_of_the_access_that_are_not_given_stay():
     channel = webhook(URL)
     outbox.save_channel(channel=channel, actor="test", access={"url": "https://b.example.org/"})
-    assert Channel.objects.get().access == {"url": "https://b.example.org/", "signing": telling.SIGNING}
+    assert Channel.objects.get().access == {
+        "url": "https://b.example.org/",
+        "signing": telling.SIGNING,
+    }
     assert AuditEntry.objects.filter(kind="channel.changed").count() == 1
 
 
 @pytest.mark.parametrize(
     ("fields", "access", "says"),
     [
-        ({"kind": "webhook"}, {"url": "ftp://a.example.org", "signing": telling.SIGNING}, "plain http"),
-        ({"kind": "webhook"}, {"url": "https://u:p@a.example.org", "signing": telling.SIGNING}, "plain http"),
+        (
+            {"kind": "webhook"},
+            {"url": "ftp://a.example.org", "signing": telling.SIGNING},
+            "plain http",
+        ),
+        (
+            {"kind": "webhook"},
+            {"url": "https://u:p@a.example.org", "signing": telling.SIGNING},
+            "plain http",
+        ),
         ({"kind": "webhook"}, {"url": URL, "signing": "whsec_tooshort"}, "24 to 64 bytes"),
         ({"kind": "webhook"}, {"url": URL}, "whsec_"),
-        ({"kind": "webhook", "allowed_networks": ["10.0.0.0/99"]}, {"url": URL, "signing": telling.SIGNING}, "CIDR"),
-        ({"kind": "webhook", "events": ["asked", "sneezed"]}, {"url": URL, "signing": telling.SIGNING}, "sneezed"),
-        ({"kind": "webhook", "events": "asked"}, {"url": URL, "signing": telling.SIGNING}, "list of texts"),
+        (
+            {"kind": "webhook", "allowed_networks": ["10.0.0.0/99"]},
+            {"url": URL, "signing": telling.SIGNING},
+            "CIDR",
+        ),
+        (
+            {"kind": "webhook", "events": ["asked", "sneezed"]},
+            {"url": URL, "signing": telling.SIGNING},
+            "sneezed",
+        ),
+        (
+            {"kind": "webhook", "events": "asked"},
+            {"url": URL, "signing": telling.SIGNING},
+            "list of texts",
+        ),
         ({"kind": "email"}, {}, "An e-mail address is required"),
-        ({"kind": "email", "addresses": ["ann@example.org\nBcc: x@y.z"]}, {}, "not a valid e-mail address"),
+        (
+            {"kind": "email", "addresses": ["ann@example.org\nBcc: x@y.z"]},
+            {},
+            "not a valid e-mail address",
+        ),
         ({"kind": "slack", "room": "C1"}, {}, "bot token"),
         ({"kind": "slack"}, {"token": "xoxb-1"}, "bot token"),
         ({"kind": "pigeon"}, {}, "not a kind of channel"),
@@ -195,7 +234,9 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
     for name, state in (("good", "failed"), ("good", "sent"), ("bad", "sent"), ("bad", "given up")):
         Delivery.objects.update(next_at=None)
         delivery = outbox.send_test(channel=Channel.objects.get(name=name), actor="test")
-        Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=1, last_error="HTTP 500")
+        Delivery.objects.filter(pk=delivery.pk).update(
+            state=state, attempts=1, last_error="HTTP 500"
+        )
     (finding,) = doctor._channels()
     assert (finding.ok, finding.what) == (False, "the channel 'bad' cannot send messages: HTTP 500")
     assert "send a test message" in finding.remedy
@@ -207,9 +248,17 @@ def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
     for _ in range(5):
         checks.mark_failed(server_id=server.pk, code="TIMEOUT", message="No answer within 30 s.")
     (down,) = Delivery.objects.filter(event="unavailable")
-    assert down.facts["data"]["reason"] == "The server failed 3 times in a row: No answer within 30 s."
+    assert (
+        down.facts["data"]["reason"] == "The server failed 3 times in a row: No answer within 30 s."
+    )
     assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
-    assert mail(Event.UNAVAILABLE, down.facts["data"]).subject == "[Slipsnisse] A server does not answer: echo"
+    assert (
+        mail(Event.UNAVAILABLE, down.facts["data"]).subject
+        == "[Slipsnisse] A server does not answer: echo"
+    )
     for _ in range(2):
         checks.mark_ok(server_id=server.pk, discovery=FOUND)
-    assert [row.facts["type"] for row in Delivery.objects.order_by("id")] == ["server.unavailable", "server.available"]
+    assert [row.facts["type"] for row in Delivery.objects.order_by("id")] == [
+        "server.unavailable",
+        "server.available",
+    ]

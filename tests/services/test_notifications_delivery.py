@@ -1,4 +1,5 @@
-"""The outbox is emptied: real receivers on loopback, refusals, retries, dead workers, hostile text."""
+"""The outbox is emptied: real receivers on loopback, refusals, retries, dead workers, hostile
+text."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ from tests.services import telling
 from tests.services.telling import deliver, due_again, email, held, only, slack_room, tell, webhook
 from tests.waiting import HANG_LIMIT, eventually
 
-pytestmark = [pytest.mark.usefixtures("live_db", "_no_broker"), pytest.mark.exhaustive(on="postgresql")]
+pytestmark = [
+    pytest.mark.usefixtures("live_db", "_no_broker"),
+    pytest.mark.exhaustive(on="postgresql"),
+]
 
 
 @pytest.fixture
@@ -48,13 +52,16 @@ def post_office(settings):
     with mailbox() as box:
         settings.MAIL_CONFIGURED = True
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", box.port
+        settings.EMAIL_HOST = "127.0.0.1"
+        settings.EMAIL_PORT = box.port
         yield box
 
 
 def verify(headers: dict[str, str], body: bytes, secret: str) -> bool:
     """A receiver's check, exactly as docs/notifications.md gives it to receivers."""
-    example = (ROOT / "docs/notifications.md").read_text().partition("```python")[2].partition("```")[0]
+    example = (
+        (ROOT / "docs/notifications.md").read_text().partition("```python")[2].partition("```")[0]
+    )
     names: dict[str, Any] = {}
     exec(example, names)
     return names["verify"](headers, body, secret)
@@ -71,8 +78,10 @@ def after(over: threading.Event):
 
 
 def waits(began: datetime, least: float, most: float) -> list[bool]:
-    """Of each message whether it waits that many seconds, from some moment between ``began`` and now; give or take one."""
-    first, last = began + timedelta(seconds=least - 1), timezone.now() + timedelta(seconds=most + 1)
+    """Of each message whether it waits that many seconds, from some moment between ``began`` and
+    now; give or take one."""
+    first = began + timedelta(seconds=least - 1)
+    last = timezone.now() + timedelta(seconds=most + 1)
     return [first < row.next_at < last for row in Delivery.objects.all()]
 
 
@@ -94,7 +103,12 @@ def test_a_webhook_gets_the_facts_signed(receiver):
     assert told["type"] == "approval.asked"
     assert told["data"]["url"] == f"http://127.0.0.1:8000/approvals/{request.pk}/"
     assert told["data"]["tool"] == "delete_file"
-    assert (only().state, only().response_code, only().attempts, only().next_at) == ("sent", 200, 1, None)
+    assert (only().state, only().response_code, only().attempts, only().next_at) == (
+        "sent",
+        200,
+        1,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +116,10 @@ def test_a_webhook_gets_the_facts_signed(receiver):
     [
         ((500, {}, b"canary-in-answer"), "HTTP 500"),
         ((404, {}, b""), "HTTP 404"),
-        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "HTTP 302, a redirect. Redirects are not followed"),
+        (
+            (302, {"Location": "http://127.0.0.1:1/"}, b""),
+            "HTTP 302, a redirect. Redirects are not followed",
+        ),
     ],
 )
 def test_a_refusal_is_noted_and_tried_again_with_the_same_id(receiver, answer, says):
@@ -116,14 +133,18 @@ def test_a_refusal_is_noted_and_tried_again_with_the_same_id(receiver, answer, s
     assert says in row.last_error
     assert "canary" not in row.last_error
     assert waits(began, 3.75, 6.25) == [True]
-    Delivery.objects.update(next_at=F("next_at") + timedelta(hours=1))  # a busy machine gets no further in that time
+    # a busy machine gets no further in that time
+    Delivery.objects.update(next_at=F("next_at") + timedelta(hours=1))
     deliver()
     assert len(receiver.requests) == 1, "not before its time"
     due_again()
     deliver()
     assert only().state == "sent"
     assert len({got.headers["webhook-id"] for got in receiver.requests}) == 1
-    assert [verify(got.headers, got.body, telling.SIGNING) for got in receiver.requests] == [True, True]
+    assert [verify(got.headers, got.body, telling.SIGNING) for got in receiver.requests] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.both_databases
@@ -186,9 +207,13 @@ def test_one_that_never_answers_delays_nobody_else(receiver, monkeypatch):
             assert len(dead.requests) == 1, "still waiting for its first answer"
             deliverer.run_until_idle()
         over.set()
-    good, bad = (Delivery.objects.filter(channel__name=name) for name in ("a good one", "a dead one"))
+    good, bad = (
+        Delivery.objects.filter(channel__name=name) for name in ("a good one", "a dead one")
+    )
     assert set(good.values_list("state", flat=True)) == {"sent"}
-    assert sorted(bad.values_list("attempts", flat=True)) == [0] * 19 + [1], "the others were not even tried"
+    assert sorted(bad.values_list("attempts", flat=True)) == [0] * 19 + [1], (
+        "the others were not even tried"
+    )
     assert bad.get(attempts=1).last_error == "The message could not be sent in time."
     assert not bad.filter(next_at__lte=timezone.now()).exists()
 
@@ -306,7 +331,8 @@ def test_a_mail_says_it_in_plain_text_and_html_with_a_link_and_no_secret(post_of
     request = held("medium", {"path": "a.txt", "token": "canary-77"})
     tell("asked", request)
     deliver()
-    (letter,), (to,) = post_office.letters, post_office.recipients
+    (letter,) = post_office.letters
+    (to,) = post_office.recipients
     assert to == ["ann@example.org", "bob@example.org"]
     assert letter["Subject"] == "[Slipsnisse] A call waits for approval: files::delete_file"
     assert letter["Message-ID"] == f"<{only().uid.hex}@slipsnisse>"
@@ -316,7 +342,9 @@ def test_a_mail_says_it_in_plain_text_and_html_with_a_link_and_no_secret(post_of
         assert f"http://127.0.0.1:8000/approvals/{request.pk}/" in part
         assert "Ask before writing" in part
         assert "canary" not in part
-    assert "approve" not in html.lower().replace("waits for approval", ""), "nothing in a mail decides"
+    assert "approve" not in html.lower().replace("waits for approval", ""), (
+        "nothing in a mail decides"
+    )
     assert (only().state, only().response_code) == ("sent", 250)
 
 
@@ -325,7 +353,9 @@ def test_a_mail_names_the_person_who_asked_where_one_is_known(post_office):
     tell("asked", held(call={"requester": "ann"}))
     tell("asked", held())
     deliver()
-    by_ann, by_nobody = ["Requested by" in part.get_body(("plain",)).get_content() for part in post_office.letters]
+    by_ann, by_nobody = [
+        "Requested by" in part.get_body(("plain",)).get_content() for part in post_office.letters
+    ]
     assert (by_ann, by_nobody) == (True, False)
 
 
@@ -387,7 +417,9 @@ def test_people_are_not_asked_about_what_was_decided_meanwhile(post_office, rece
     deliver()
     asked = Delivery.objects.get(channel__kind="email", event="asked")
     assert (asked.state, asked.last_error) == ("given up", outbox.MOOT)
-    assert [str(letter["Subject"]) for letter in post_office.letters] == ["[Slipsnisse] Rejected: files::delete_file"]
+    assert [str(letter["Subject"]) for letter in post_office.letters] == [
+        "[Slipsnisse] Rejected: files::delete_file"
+    ]
     assert len(receiver.requests) == 2, "programs keep the whole story"
 
 
@@ -436,12 +468,19 @@ def test_what_is_not_shown_whole_or_risky_is_decided_on_the_page(risk, arguments
 def test_nothing_in_slack_is_parsed_as_markup():
     with slack() as fake:
         slack_room(fake.url)
-        tell("asked", held(arguments={"x": HOSTILE}, call={"tool_name": HOSTILE}, rule_name=HOSTILE[:150]))
+        tell(
+            "asked",
+            held(arguments={"x": HOSTILE}, call={"tool_name": HOSTILE}, rule_name=HOSTILE[:150]),
+        )
         deliver()
         (message,) = fake.messages.values()
         assert {text["type"] for text in texts(message["blocks"])} <= {"plain_text", "text"}
         assert "<" not in message["text"]
-        assert (message["parse"], message["mrkdwn"], message["link_names"]) == ("none", False, False)
+        assert (message["parse"], message["mrkdwn"], message["link_names"]) == (
+            "none",
+            False,
+            False,
+        )
 
 
 @pytest.mark.parametrize("fields", [{"room": "C0OTHER"}, {}])
@@ -474,7 +513,10 @@ def test_slack_that_asks_for_patience_gets_it():
 
 def test_an_odd_answer_of_slack_is_a_failure():
     with slack() as fake:
-        fake.answers += [(200, {}, b"<html>canary</html>"), (200, {}, b'{"ok": false, "error": "canary token!"}')]
+        fake.answers += [
+            (200, {}, b"<html>canary</html>"),
+            (200, {}, b'{"ok": false, "error": "canary token!"}'),
+        ]
         slack_room(fake.url)
         tell("asked", held())
         for says in ("not a JSON object", "an error without a name"):
@@ -497,9 +539,17 @@ def test_no_secret_reaches_a_log_or_a_row_whatever_goes_wrong(receiver, caplog, 
     tell("expired", held())
     deliver()
     said = telling.everything_stored() + caplog.text + "".join(capfd.readouterr())
-    for secret in ("canary", telling.SIGNING.removeprefix("whsec_"), slack_fake.TOKEN, slack_fake.SIGNING):
+    for secret in (
+        "canary",
+        telling.SIGNING.removeprefix("whsec_"),
+        slack_fake.TOKEN,
+        slack_fake.SIGNING,
+    ):
         assert secret not in said
-    assert repr(senders.Parcel("1", 1, "webhook", "test", "{}", {"url": "canary"})).count("canary") == 0
+    assert (
+        repr(senders.Parcel("1", 1, "webhook", "test", "{}", {"url": "canary"})).count("canary")
+        == 0
+    )
 
 
 def actions(message: dict) -> list[str]:

@@ -37,15 +37,22 @@ def every_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "_SLICE", 0.0)
 
 
-def look(server: Server, *texts: str, pause: Callable[[float], None] = time.sleep, ago: int = 0) -> Changes:
+def look(
+    server: Server, *texts: str, pause: Callable[[float], None] = time.sleep, ago: int = 0
+) -> Changes:
     listed = [{"name": f"t{number}", "description": text} for number, text in enumerate(texts)]
     return looking.observe(
-        server=server, listed=listed, pause=pause, read_at=datetime.now(UTC) - timedelta(seconds=ago)
+        server=server,
+        listed=listed,
+        pause=pause,
+        read_at=datetime.now(UTC) - timedelta(seconds=ago),
     )
 
 
 def said() -> dict[str, str]:
-    return {tool.name: tool.latest.data["description"] for tool in Tool.objects.all() if tool.latest}
+    return {
+        tool.name: tool.latest.data["description"] for tool in Tool.objects.all() if tool.latest
+    }
 
 
 def once(act: Callable[[], object]) -> Callable[[float], None]:
@@ -56,18 +63,30 @@ def once(act: Callable[[], object]) -> Callable[[float], None]:
 @pytest.mark.attack
 def test_scan_pauses_and_holds_no_transaction(server: Server, every_definition: None):
     depths: list[int] = []
-    look(server, "one", "two", "three", pause=lambda seconds: depths.append(len(connection.savepoint_ids)))
+    look(
+        server,
+        "one",
+        "two",
+        "three",
+        pause=lambda seconds: depths.append(len(connection.savepoint_ids)),
+    )
     assert depths == [len(connection.savepoint_ids)] * 3
     assert look(server, "one", "two", "three", pause=lambda seconds: depths.append(-1)).added == []
     assert len(depths) == 3, "known definitions are not scanned again"
 
 
-def test_long_lists_are_written_in_several_transactions(server: Server, monkeypatch: pytest.MonkeyPatch):
+def test_long_lists_are_written_in_several_transactions(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(looking, "_BATCH", 2)
     assert len(look(server, "one", "two", "three", "four", "five", ago=10).added) == 5
     changes = look(server, "one", "other", "three", ago=5)
     assert (changes.changed, changes.removed) == (["t1"], ["t3", "t4"])
-    assert sorted(Tool.objects.filter(present=True).values_list("name", flat=True)) == ["t0", "t1", "t2"]
+    assert sorted(Tool.objects.filter(present=True).values_list("name", flat=True)) == [
+        "t0",
+        "t1",
+        "t2",
+    ]
     newer = once(lambda: look(server, "one", "newer", ago=1))
     assert look(server, "a", "b", "c", "d", pause=newer, ago=3).changed == ["t0", "t1"]
     assert said()["t1"] == "newer"
@@ -87,22 +106,33 @@ def test_two_observers_of_one_list_store_it_once(server: Server, every_definitio
     assert Definition.objects.filter(severity__gt=0).count() == 1
 
 
-def test_definition_that_is_deleted_during_the_scan_is_scanned_again(server: Server, every_definition: None):
+def test_definition_that_is_deleted_during_the_scan_is_scanned_again(
+    server: Server, every_definition: None
+):
     look(server, ORDER, ago=10)
-    gone = once(lambda: Tool.objects.filter(name="t0").update(latest=None) and Tool.objects.all().delete())
+    gone = once(
+        lambda: Tool.objects.filter(name="t0").update(latest=None) and Tool.objects.all().delete()
+    )
     assert look(server, ORDER, "new", pause=gone).added == ["t0", "t1"]
     assert set(Definition.objects.values_list("scanner", flat=True)) == {VERSION}
     assert Definition.objects.get(tool__name="t0").findings
 
 
-def test_definition_that_is_approved_during_the_scan_keeps_serving(server: Server, every_definition: None):
+def test_definition_that_is_approved_during_the_scan_keeps_serving(
+    server: Server, every_definition: None
+):
     look(server, "one", ago=10)
     approve = once(lambda: approve_waiting(server=server, actor="test"))
     assert look(server, "one", "new", pause=approve).added == ["t1"]
-    assert {tool.name: tool.status for tool in Tool.objects.all()} == {"t0": "approved", "t1": "quarantined"}
+    assert {tool.name: tool.status for tool in Tool.objects.all()} == {
+        "t0": "approved",
+        "t1": "quarantined",
+    }
 
 
-def test_crash_during_the_scan_writes_nothing_and_the_next_look_repeats_it(server: Server, every_definition: None):
+def test_crash_during_the_scan_writes_nothing_and_the_next_look_repeats_it(
+    server: Server, every_definition: None
+):
     def crash(seconds: float) -> None:
         raise KeyboardInterrupt
 
@@ -124,8 +154,11 @@ def test_definition_from_a_file_is_scanned_after_its_transaction():
     assert Definition.objects.get().findings
 
 
-def test_process_stops_without_finishing_a_long_scan(live_db: None, every_definition: None, monkeypatch):
-    began, go_on = threading.Event(), threading.Event()
+def test_process_stops_without_finishing_a_long_scan(
+    live_db: None, every_definition: None, monkeypatch
+):
+    began = threading.Event()
+    go_on = threading.Event()
 
     def slow(scanner: Scanner, definition: object) -> list[Finding]:
         began.set()

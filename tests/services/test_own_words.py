@@ -1,4 +1,5 @@
-"""An operator's own name and description of a tool: hosts see them, the approved text and what grants mean stay."""
+"""An operator's own name and description of a tool: hosts see them, the approved text and what
+grants mean stay."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def pay() -> Tool:
     server = Server.objects.create(slug="bank", command=["x"], lifecycle="active")
     observe.observe(server=server, listed=LISTED)
     decisions.approve_waiting(server=server, actor=ACTOR)
-    grants.grant(agent=agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR), server=server, actor=ACTOR)
+    grants.grant(
+        agent=agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR), server=server, actor=ACTOR
+    )
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
     return Tool.objects.get(name="pay")
 
@@ -40,7 +43,8 @@ def seen() -> Catalogue:
 
 def test_hosts_see_the_own_words_and_the_pin_stays(pay: Tool) -> None:
     before = seen()
-    pay.own_name, pay.own_description = "transfer", "Pays."
+    pay.own_name = "transfer"
+    pay.own_description = "Pays."
     decisions.save_tool(tool=pay, actor=ACTOR)
     after = seen()
     assert {*before.entries} == {"bank__look", "bank__pay"}
@@ -52,7 +56,9 @@ def test_hosts_see_the_own_words_and_the_pin_stays(pay: Tool) -> None:
         before.entries["bank__pay"].offer.tool.definition_hash,
     )
     assert after.version != before.version
-    told = why(agent=Agent.objects.get(), endpoint=Endpoint.objects.get(), tool=pay, now=timezone.now())
+    told = why(
+        agent=Agent.objects.get(), endpoint=Endpoint.objects.get(), tool=pay, now=timezone.now()
+    )
     assert (told.listed, told.name) == (True, "bank__transfer")
     pay.own_description = "Pays now."
     decisions.save_tool(tool=pay, actor=ACTOR)
@@ -119,7 +125,12 @@ def test_no_tool_takes_anothers_name() -> None:
         ("git", "c", "see"),
     ]
     assert named("tool", offers, "double") == {
-        ("bank", "pay"): "bank__pay", ("bank", "look"): "bank__look", ("bank", "a"): "bank__a", ("bank", "b"): "bank__b",
+        ("bank", "pay"): "bank__pay",
+        ("bank", "look"): "bank__look",
+        ("bank", "a"): "bank__a",
+        ("bank", "b"): "bank__b",
         ("git", "c"): "git__see",
-    }  # fmt: skip
-    assert named("resource", [("bank", "file:///a", "x")], "double") == {("bank", "file:///a"): "file:///a"}
+    }
+    assert named("resource", [("bank", "file:///a", "x")], "double") == {
+        ("bank", "file:///a"): "file:///a"
+    }

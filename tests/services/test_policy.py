@@ -1,4 +1,5 @@
-"""Rules are refused where they could not work; one click and one template make them; claims count once confirmed."""
+"""Rules are refused where they could not work; one click and one template make them; claims count
+once confirmed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.conditions import ConditionInvalid
 from mcpregistry.domain.policy.risk import risk_of
-from mcpregistry.models import Agent, AuditEntry, Configuration, Invocation, Permit, PolicyRule, Server, Tool
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Configuration,
+    Invocation,
+    Permit,
+    PolicyRule,
+    Server,
+    Tool,
+)
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import behaviour, decisions, observe
 from mcpregistry.services.policy.drafts import fill, like, read_rules
@@ -43,15 +53,18 @@ def save(**fields: Any) -> PolicyRule:
 
 
 def new_tool(name: str = "commit", **annotations: bool) -> Tool:
-    server = Server.objects.get_or_create(slug="git", defaults={"command": ["x"], "lifecycle": "active"})[0]
+    server = Server.objects.get_or_create(
+        slug="git", defaults={"command": ["x"], "lifecycle": "active"}
+    )[0]
     observe.observe(
-        server=server, listed=[{"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}]
+        server=server,
+        listed=[{"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}],
     )
     decisions.approve_waiting(server=server, actor=ACTOR)
     return Tool.objects.select_related("server", "pinned").get(name=name)
 
 
-# -- what is refused ---------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 def test_a_broken_condition_is_refused_with_its_column():
@@ -163,9 +176,15 @@ def test_saving_changing_and_deleting_is_told_and_counts_at_once():
     assert after.rules[0].fingerprint != before.rules[0].fingerprint
     delete_rule(rule=rule, actor=ACTOR)
     assert load_snapshot().rules == ()
-    assert list(AuditEntry.objects.filter(kind__startswith="rule.").order_by("id").values_list("kind", flat=True)) == [
-        "rule.created", "rule.changed", "rule.deleted",
-    ]  # fmt: skip
+    assert list(
+        AuditEntry.objects.filter(kind__startswith="rule.")
+        .order_by("id")
+        .values_list("kind", flat=True)
+    ) == [
+        "rule.created",
+        "rule.changed",
+        "rule.deleted",
+    ]
 
 
 def test_raw_changes_change_the_fingerprint_too():
@@ -175,7 +194,7 @@ def test_raw_changes_change_the_fingerprint_too():
     assert load_snapshot().rules[0].fingerprint != before
 
 
-# -- template, one click, claims ---------------------------------------------------------------------
+# -- template, one click, claims -------------------------------------------------------------------
 
 
 def test_starter_rules_are_added_once():
@@ -203,7 +222,9 @@ def test_claims_count_only_once_confirmed():
     assert risk_of(load_snapshot().tools[tool.pk]).level == "high"
     behaviour.confirm_claims(tool=tool, actor=ACTOR)
     assert risk_of(load_snapshot().tools[tool.pk]).level == "low"
-    behaviour.confirm_annotations(tool=tool, actor=ACTOR, read_only=False, destructive=None, open_world=False)
+    behaviour.confirm_annotations(
+        tool=tool, actor=ACTOR, read_only=False, destructive=None, open_world=False
+    )
     assert risk_of(load_snapshot().tools[tool.pk]).level == "high"
 
 
@@ -215,24 +236,35 @@ def test_what_claims_nothing_cannot_be_confirmed_in_one_click(annotations: dict[
 
 def test_read_only_and_destructive_contradict():
     with pytest.raises(ConfigInvalid):
-        behaviour.confirm_annotations(tool=new_tool(), actor=ACTOR, read_only=True, destructive=True, open_world=None)
+        behaviour.confirm_annotations(
+            tool=new_tool(), actor=ACTOR, read_only=True, destructive=True, open_world=None
+        )
 
 
-# -- snapshot ----------------------------------------------------------------------------------------
+# -- snapshot --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("configured", "approval", "expected"),
-    [("ask", True, "ask"), ("ask", False, "allow"), ("allow", True, "allow"), ("deny", False, "deny")],
+    [
+        ("ask", True, "ask"),
+        ("ask", False, "allow"),
+        ("allow", True, "allow"),
+        ("deny", False, "deny"),
+    ],
 )
-def test_what_happens_when_no_rule_fits(settings: Any, configured: str, approval: bool, expected: str):
+def test_what_happens_when_no_rule_fits(
+    settings: Any, configured: str, approval: bool, expected: str
+):
     Configuration.objects.update(default_outcome=configured)
     settings.MCP_TOOL_APPROVAL = approval
     assert load_snapshot().default_outcome == expected
 
 
 def test_only_permits_that_may_be_used_are_in_it():
-    tool, agent, now = new_tool(), Agent.objects.create(slug="ann"), timezone.now()
+    tool = new_tool()
+    agent = Agent.objects.create(slug="ann")
+    now = timezone.now()
     usable = {
         "agent": agent,
         "tool": tool,
@@ -247,7 +279,7 @@ def test_only_permits_that_may_be_used_are_in_it():
     assert [spec.id for spec in load_snapshot().permits[agent.pk, tool.pk]] == [good.pk]
 
 
-# -- drafts ------------------------------------------------------------------------------------------
+# -- drafts ----------------------------------------------------------------------------------------
 
 
 def test_rules_are_read_from_files_by_names():
@@ -256,8 +288,9 @@ def test_rules_are_read_from_files_by_names():
         "- name: big\n  outcome: deny\n  tool: git::commit\n  condition: args.amount > 100\n- outcome: ask\n"
     )
     assert [(r.name, r.outcome, r.tool, r.condition) for r in rules] == [
-        ("big", "deny", tool, "args.amount > 100"), ("draft 2", "ask", None, ""),
-    ]  # fmt: skip
+        ("big", "deny", tool, "args.amount > 100"),
+        ("draft 2", "ask", None, ""),
+    ]
     assert read_rules('{"rules": [{"name": "x"}]}')[0].name == "x"
 
 
@@ -289,7 +322,8 @@ def test_a_scope_is_taken_away_by_naming_nothing():
 def test_a_draft_decides_nothing_until_it_is_made_live_once():
     new_tool()
     rule = save(name="new", outcome="deny", draft=True, enabled=True)
-    assert not rule.enabled  # so that an older release, which knows no drafts, does not take it for a rule either
+    # so that an older release, which knows no drafts, does not take it for a rule either
+    assert not rule.enabled
     assert load_snapshot().rules == ()
     with pytest.raises(Conflict, match="is a draft"):
         switch_rule(rule=rule, enabled=True, actor="a")
@@ -321,11 +355,24 @@ def test_a_draft_auto_approves_nothing():
 
 
 def test_a_rule_is_made_like_a_call():
-    tool, agent = new_tool(), Agent.objects.create(slug="ann")
-    arguments = {"branch": 'a"b', "amount": 3, "wide": {"x": 1}, "odd name": 1, "in": 2, "long": "x" * 1000}
-    call = Invocation(agent_slug="ann", server_slug="git", tool_name="commit", arguments=json.dumps(arguments))
+    tool = new_tool()
+    agent = Agent.objects.create(slug="ann")
+    arguments = {
+        "branch": 'a"b',
+        "amount": 3,
+        "wide": {"x": 1},
+        "odd name": 1,
+        "in": 2,
+        "long": "x" * 1000,
+    }
+    call = Invocation(
+        agent_slug="ann", server_slug="git", tool_name="commit", arguments=json.dumps(arguments)
+    )
     rule = like(call)
     assert (rule.agent, rule.tool, rule.draft, rule.pk) == (agent, tool, True, None)
-    assert rule.condition == 'has(args.branch) && args.branch == "a\\"b" && has(args.amount) && args.amount == 3'
+    assert (
+        rule.condition
+        == 'has(args.branch) && args.branch == "a\\"b" && has(args.amount) && args.amount == 3'
+    )
     save_rule(rule=rule, actor="a")
     assert like(Invocation(agent_slug="gone", arguments="")).condition == ""

@@ -1,4 +1,5 @@
-"""The downstream side of a synchronous process: every trouble is a report, nothing is left behind."""
+"""The downstream side of a synchronous process: every trouble is a report, nothing is left
+behind."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def test_steps_of_a_running_test_are_told_before_it_ends(live_db, prober, monkey
             told.set()
 
     call = ("count", b'{"steps":100000,"pause":0.1}')
-    running = asyncio.run_coroutine_threadsafe(prober.probe(server.pk, call, tell=tell), prober._loop.loop)
+    running = asyncio.run_coroutine_threadsafe(
+        prober.probe(server.pk, call, tell=tell), prober._loop.loop
+    )
     assert told.wait(HANG_LIMIT)
     test.refresh_from_db()
     assert (test.verdict, set(test.timings)) == ("running", {"connect", "list"})
@@ -100,8 +103,12 @@ def test_closing_leaves_neither_threads_nor_processes(live_db):
     assert not with_words("echo.py")
 
 
-@pytest.mark.parametrize("call", [None, ("count", b'{"steps":100000,"pause":0.1}')], ids=["connecting", "calling"])
-def test_an_interrupted_test_ends_at_once_with_its_processes_and_no_other_begins(live_db, prober, call, monkeypatch):
+@pytest.mark.parametrize(
+    "call", [None, ("count", b'{"steps":100000,"pause":0.1}')], ids=["connecting", "calling"]
+)
+def test_an_interrupted_test_ends_at_once_with_its_processes_and_no_other_begins(
+    live_db, prober, call, monkeypatch
+):
     monkeypatch.setattr("mcpregistry.domain.servers.health.CALL_SECONDS", 86_400)
     name = "slow" if call else "mute"
     server = confirmed(name, **PATIENT)
@@ -137,7 +144,9 @@ def test_a_test_is_cut_when_its_server_is_disabled(live_db, prober):
         assert not worked.result(HANG_LIMIT)
     assert not with_words("mute.py")
     server.refresh_from_db()
-    assert (server.consecutive_failures, server.last_error) == (0, ""), "it is not the server's fault"
+    assert (server.consecutive_failures, server.last_error) == (0, ""), (
+        "it is not the server's fault"
+    )
 
 
 def test_a_look_that_fails_is_not_told_as_a_server_that_was_disabled(live_db, prober, monkeypatch):

@@ -41,8 +41,11 @@ def test_process_declares_nobody_dead_before_it_has_lived_for_a_lease():
 
 
 def test_after_an_outage_every_process_has_a_whole_lease_to_renew():
-    """The database was unavailable for 20 s, or the machine was suspended: all leases have expired."""
-    assert judged(0, 2.5, 5, 7.5, 10, 30, 32.5, 35, 37.5, 39.9, 40) == [False] * 4 + [True] + [False] * 5 + [True]
+    """The database was unavailable for 20 s, or the machine was suspended: all leases have
+    expired."""
+    assert judged(0, 2.5, 5, 7.5, 10, 30, 32.5, 35, 37.5, 39.9, 40) == [False] * 4 + [True] + [
+        False
+    ] * 5 + [True]
 
 
 def test_clock_that_was_set_back_starts_again():
@@ -95,7 +98,10 @@ def test_work_of_a_dead_worker_is_taken_back_and_that_of_its_namesake_is_not():
     """A container that is started again has the same host name and process id as before."""
     assert tasks.reap, "workers load it, and by it what they take back"
     server = confirmed()
-    tests = [checks.queue_test(server=server, actor="test", call_tool="", call_arguments={}) for _ in range(2)]
+    tests = [
+        checks.queue_test(server=server, actor="test", call_tool="", call_arguments={})
+        for _ in range(2)
+    ]
     workers = [process("worker:box:7:aaaa"), process("worker:box:7:bbbb", dead=False)]
     for test, worker in zip(tests, workers, strict=True):
         assert trials.claim_tests(1, worker=worker.pk) == [test.pk]
@@ -126,7 +132,9 @@ def test_any_living_process_ends_the_calls_of_a_dead_one(lease: ProcessLease):
     assert Invocation.objects.get(pk="c2").state == State.DISPATCHED
 
 
-def test_row_of_a_dead_process_is_deleted_after_a_while(lease: ProcessLease, monkeypatch: pytest.MonkeyPatch):
+def test_row_of_a_dead_process_is_deleted_after_a_while(
+    lease: ProcessLease, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(processes, "KEPT", timedelta())
     process("web:elsewhere:7:aaaa")
     eventually(lambda: list(SiteProcess.objects.values_list("pk", flat=True)) == [lease.key])
@@ -138,7 +146,8 @@ def test_process_that_comes_back_has_its_row_again(lease: ProcessLease):
 
 
 def test_process_that_stops_leaves_no_row_once_nobody_holds_its_lease(quick: None):
-    first, second = ProcessLease.hold("web"), ProcessLease.hold("web")
+    first = ProcessLease.hold("web")
+    second = ProcessLease.hold("web")
     assert first is second
     assert SiteProcess.objects.count() == 1, "it is there before anything is sent"
     first.release()
@@ -147,8 +156,11 @@ def test_process_that_stops_leaves_no_row_once_nobody_holds_its_lease(quick: Non
     assert not SiteProcess.objects.exists()
 
 
-def test_lease_is_renewed_again_after_any_error(lease: ProcessLease, monkeypatch: pytest.MonkeyPatch):
-    renew, failed = processes.renew, threading.Event()
+def test_lease_is_renewed_again_after_any_error(
+    lease: ProcessLease, monkeypatch: pytest.MonkeyPatch
+):
+    renew = processes.renew
+    failed = threading.Event()
     errors = iter([OperationalError("gone"), RuntimeError("a fault of ours")])
 
     def renewed(*facts: str) -> datetime:
@@ -177,7 +189,8 @@ def test_approved_call_of_a_living_process_is_not_given_up_with_its_run():
 
 @pytest.mark.django_db
 def test_work_that_was_lost_by_a_slow_worker_ends_its_call_as_unknown():
-    """Its process is alive, so the record is corrected when it knows the end (tests/fault/test_late_ends.py)."""
+    """Its process is alive, so the record is corrected when it knows the end
+    (tests/fault/test_late_ends.py)."""
     dispatched("c1", writer="worker:box:7:aaaa.1", lease=LATER)
     process("worker:box:7:aaaa", dead=False)
     assert not reaping.give_up("c1", "worker:box:7:aaaa.2"), "a worker keeps its own calls"

@@ -1,4 +1,5 @@
-"""Project files of directories: reading, confirmation, refusals, and the lifecycle of their servers."""
+"""Project files of directories: reading, confirmation, refusals, and the lifecycle of their
+servers."""
 
 from __future__ import annotations
 
@@ -14,12 +15,25 @@ from django.conf import settings
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_see
 from mcpregistry.domain.rights import all_rights
-from mcpregistry.models import Agent, AuditEntry, Endpoint, Grant, ProjectFile, Server, Tool, Workspace
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Endpoint,
+    Grant,
+    ProjectFile,
+    Server,
+    Tool,
+    Workspace,
+)
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.exchange import project_files, project_setup, projects
-from mcpregistry.services.exchange.project_files import ProjectFileUnusable, read_project, real_directory
+from mcpregistry.services.exchange.project_files import (
+    ProjectFileUnusable,
+    read_project,
+    real_directory,
+)
 from mcpregistry.services.exchange.project_setup import set_up_project
 from mcpregistry.services.servers import checks, lifecycle
 from tests.fakes.stage import listed
@@ -30,7 +44,11 @@ ACTOR = "user:ann"
 
 def entry(*names: str, program: str = "echo", **more: Any) -> dict[str, Any]:
     env = {"FAKE_LISTED": json.dumps(listed(*names))}
-    return {"command": sys.executable, "args": ["-S", str(SERVERS / f"{program}.py")], "env": env} | more
+    return {
+        "command": sys.executable,
+        "args": ["-S", str(SERVERS / f"{program}.py")],
+        "env": env,
+    } | more
 
 
 def write(directory: Path, name: str = ".mcp.json", **servers: Any) -> Path:
@@ -42,7 +60,9 @@ def write(directory: Path, name: str = ".mcp.json", **servers: Any) -> Path:
 
 
 def note(directory: Path, **environ: str) -> ProjectFile:
-    found = projects.note_project(directory=real_directory(directory), agent="", environ=environ, actor="runmcp")
+    found = projects.note_project(
+        directory=real_directory(directory), agent="", environ=environ, actor="runmcp"
+    )
     assert found is not None
     return found
 
@@ -62,8 +82,13 @@ def states() -> dict[str, str]:
     return dict(Server.objects.values_list("slug", "lifecycle"))
 
 
-def test_a_start_writes_down_what_the_file_says_and_makes_no_server(db: None, tmp_path: Path) -> None:
-    write(tmp_path / "shop", git=entry("log") | {"args": ["--token", "sk-abcdefghijklmnop1234567890", "x"]})
+def test_a_start_writes_down_what_the_file_says_and_makes_no_server(
+    db: None, tmp_path: Path
+) -> None:
+    write(
+        tmp_path / "shop",
+        git=entry("log") | {"args": ["--token", "sk-abcdefghijklmnop1234567890", "x"]},
+    )
     row = note(tmp_path / "shop")
     assert (row.state, row.confirmed) == ("waiting", "")
     assert "sk-abcdefghijklmnop1234567890" not in json.dumps(row.summary)
@@ -90,7 +115,9 @@ def test_two_directories_have_the_same_server_and_each_is_listed_in_its_own_alon
     def seen_on(endpoint: str) -> set[str]:
         place = snapshot.endpoints[endpoint]
         seen = [
-            tool for tool in snapshot.tools.values() if may_see(agent, place, snapshot.servers[tool.server_id], tool, 0)
+            tool
+            for tool in snapshot.tools.values()
+            if may_see(agent, place, snapshot.servers[tool.server_id], tool, 0)
         ]
         return {snapshot.servers[tool.server_id].slug for tool in seen}
 
@@ -100,7 +127,9 @@ def test_two_directories_have_the_same_server_and_each_is_listed_in_its_own_alon
     assert {row.state for row in ProjectFile.objects.all()} == {"confirmed"}
 
 
-def test_a_confirmation_is_refused_if_the_file_was_changed_after_it_was_shown(db: None, tmp_path: Path) -> None:
+def test_a_confirmation_is_refused_if_the_file_was_changed_after_it_was_shown(
+    db: None, tmp_path: Path
+) -> None:
     write(tmp_path / "shop", git=entry("log"))
     shown = note(tmp_path / "shop")
     write(tmp_path / "shop", git=entry("log", "push"))
@@ -116,7 +145,9 @@ def test_a_confirmation_is_refused_if_the_file_was_changed_after_it_was_shown(db
     assert AuditEntry.objects.filter(kind="project_file.confirmed", actor=ACTOR).count() == 1
 
 
-def test_layout_and_comments_are_no_other_content_and_another_word_or_directory_is(db: None, tmp_path: Path) -> None:
+def test_layout_and_comments_are_no_other_content_and_another_word_or_directory_is(
+    db: None, tmp_path: Path
+) -> None:
     file = write(tmp_path / "shop", git=entry("log"))
     content = note(tmp_path / "shop").content
     file.write_text("// a comment\n" + json.dumps(json.loads(file.read_text()), indent=4))
@@ -214,7 +245,9 @@ def test_tools_that_come_later_wait_and_withdrawn_grants_stay_when_the_file_retu
     assert not Grant.objects.filter(agent__isnull=False).exists()
 
 
-def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(live_db: None, tmp_path: Path) -> None:
+def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(
+    live_db: None, tmp_path: Path
+) -> None:
     write(tmp_path / "shop", git=entry("log"))
     set_up(tmp_path / "shop")
     server = Server.objects.get()
@@ -225,7 +258,9 @@ def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(l
     assert states() == {"git": Lifecycle.DRAFT}
     row = ProjectFile.objects.get()
     assert (row.state, "on its page" in row.problem) == ("starting", True)
-    lifecycle.confirm_launch(server=Server.objects.get(), actor=ACTOR, launch_hash=Server.objects.get().launch_hash())
+    lifecycle.confirm_launch(
+        server=Server.objects.get(), actor=ACTOR, launch_hash=Server.objects.get().launch_hash()
+    )
     set_up_project(directory=tmp_path / "shop", environ={})
     assert (states(), ProjectFile.objects.get().state) == ({"git": Lifecycle.ACTIVE}, "confirmed")
 
@@ -285,7 +320,9 @@ def test_a_confirmation_that_is_taken_back_stops_the_servers(live_db: None, tmp_
     assert not Endpoint.objects.exists()
 
 
-def test_a_server_that_does_not_work_leaves_nothing_and_the_others_are_served(live_db: None, tmp_path: Path) -> None:
+def test_a_server_that_does_not_work_leaves_nothing_and_the_others_are_served(
+    live_db: None, tmp_path: Path
+) -> None:
     broken = {"command": sys.executable, "args": ["-c", "raise SystemExit('no such port')"]}
     write(tmp_path / "shop", git=entry("log"), broken=broken)
     row = set_up(tmp_path / "shop")
@@ -304,7 +341,9 @@ def test_the_entry_that_starts_this_site_is_left_aside(db: None, tmp_path: Path)
     assert len(note(tmp_path / "shop").summary) == 1
 
 
-def test_a_workspace_of_the_directory_decides_and_one_above_names_the_agent(db: None, tmp_path: Path) -> None:
+def test_a_workspace_of_the_directory_decides_and_one_above_names_the_agent(
+    db: None, tmp_path: Path
+) -> None:
     ann = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     work = agents.save_endpoint(endpoint=Endpoint(slug="work"), actor=ACTOR)
     workspace = Workspace(directory=str(tmp_path), endpoint=work, agent=ann)
@@ -317,7 +356,9 @@ def test_a_workspace_of_the_directory_decides_and_one_above_names_the_agent(db: 
     assert inside.agent_slug == "ann"
 
 
-def test_a_file_that_cannot_be_used_says_where_and_what_to_do(db: None, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_file_that_cannot_be_used_says_where_and_what_to_do(
+    db: None, tmp_path: Path, monkeypatch: Any
+) -> None:
     file = write(tmp_path / "shop", git=entry("log"))
     file.write_text('{"mcpServers": {"git": {"command": 5,}')
     row = note(tmp_path / "shop")
@@ -346,15 +387,21 @@ def test_a_link_to_the_directory_is_the_same_directory(db: None, tmp_path: Path)
         real_directory(tmp_path / "none")
 
 
-def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(live_db: None, tmp_path: Path) -> None:
+def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
+    live_db: None, tmp_path: Path
+) -> None:
     write(tmp_path, git=entry("log"))
     row = set_up(tmp_path)
     ann = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     wide = agents.save_endpoint(endpoint=Endpoint(slug="wide"), actor=ACTOR)
-    agents.save_workspace(workspace=Workspace(directory=str(tmp_path), endpoint=wide, agent=ann), actor=ACTOR)
+    agents.save_workspace(
+        workspace=Workspace(directory=str(tmp_path), endpoint=wide, agent=ann), actor=ACTOR
+    )
     assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == (row.endpoint_slug, "local")
     with pytest.raises(Conflict, match="confirmed for the agent 'local'"):
-        projects.note_project(directory=real_directory(tmp_path), agent="ann", environ={}, actor="runmcp")
+        projects.note_project(
+            directory=real_directory(tmp_path), agent="ann", environ={}, actor="runmcp"
+        )
     projects.take_back_project(project=row, actor=ACTOR)
     assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == ("wide", "ann")
 
@@ -362,7 +409,9 @@ def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(li
 def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_path: Path) -> None:
     write(tmp_path, git=entry("log"))
     row = set_up(tmp_path)
-    agents.delete_endpoint(endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR, rights=all_rights)
+    agents.delete_endpoint(
+        endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR, rights=all_rights
+    )
     assert note(tmp_path).state == "waiting"
     assert states() == {"git": Lifecycle.DRAFT}
 
@@ -372,7 +421,9 @@ def test_a_command_that_is_too_long_to_be_looked_at_is_refused(db: None, tmp_pat
     assert "too long to review" in note(tmp_path).problem
 
 
-def test_the_sites_clock_does_not_start_the_servers_of_a_project(live_db: None, tmp_path: Path) -> None:
+def test_the_sites_clock_does_not_start_the_servers_of_a_project(
+    live_db: None, tmp_path: Path
+) -> None:
     write(tmp_path, git=entry("log"))
     set_up(tmp_path)
     assert Server.objects.get().next_check_at is not None

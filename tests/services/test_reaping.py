@@ -20,7 +20,11 @@ from tests.services.rows import dispatched, ended
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("state", "end"),
-    [(State.DISPATCHED, State.UNKNOWN), (State.READY, State.CANCELLED), (State.PENDING, State.EXPIRED)],
+    [
+        (State.DISPATCHED, State.UNKNOWN),
+        (State.READY, State.CANCELLED),
+        (State.PENDING, State.EXPIRED),
+    ],
 )
 def test_a_call_whose_lease_ran_out_ends_and_the_audit_log_says_how(state, end):
     call = dispatched(state=state)
@@ -29,7 +33,10 @@ def test_a_call_whose_lease_ran_out_ends_and_the_audit_log_says_how(state, end):
     assert (call.state, call.error_code, call.lease_until) == (end, "LEASE_EXPIRED", None)
     assert call.reason
     assert call.finished_at
-    assert AuditEntry.objects.filter(kind=f"call.{end}", subject="call:c1", actor="reaper").count() == 1
+    assert (
+        AuditEntry.objects.filter(kind=f"call.{end}", subject="call:c1", actor="reaper").count()
+        == 1
+    )
     assert reap_calls(timezone.now()) == 0
 
 
@@ -42,8 +49,11 @@ def test_calls_that_are_held_or_ended_are_left_alone():
 
 
 @pytest.mark.django_db
-def test_a_lease_that_is_renewed_while_the_clock_looks_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    call, end = dispatched(), reaping._end
+def test_a_lease_that_is_renewed_while_the_clock_looks_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = dispatched()
+    end = reaping._end
 
     def renewed_just_before(call_id: str, now: datetime) -> bool:
         Invocation.objects.update(lease_until=now + timedelta(seconds=60))
@@ -58,7 +68,8 @@ def test_a_lease_that_is_renewed_while_the_clock_looks_stands(monkeypatch: pytes
 def test_many_reapers_end_each_call_once(live_db):
     for number in range(20):
         dispatched(f"c{number}")
-    start, now = Barrier(4), timezone.now()
+    start = Barrier(4)
+    now = timezone.now()
 
     def reap(_: int) -> int:
         start.wait()
@@ -75,8 +86,13 @@ def test_many_reapers_end_each_call_once(live_db):
 @pytest.mark.django_db
 def test_looking_for_dead_calls_reads_the_index_of_open_calls_only():
     with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":  # a table of a few rows is read whole unless told not to
+        # a table of a few rows is read whole unless told not to
+        if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")
         is_open = "state IN ('pending', 'ready', 'dispatched')"
-        rows = Invocation.objects.extra(where=[is_open]).filter(lease_until__lt=timezone.now()).order_by("lease_until")
+        rows = (
+            Invocation.objects.extra(where=[is_open])
+            .filter(lease_until__lt=timezone.now())
+            .order_by("lease_until")
+        )
         assert "call_open" in rows.explain()

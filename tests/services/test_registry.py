@@ -1,4 +1,5 @@
-"""The copy of a registry: whole at first, then what has changed; lies are refused, and nothing half-read counts as read."""
+"""The copy of a registry: whole at first, then what has changed; lies are refused, and nothing
+half-read counts as read."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def server():
 
 @pytest.fixture
 def registry(server) -> Registry:
-    server.entries, server.at_most = [], 100
+    server.entries = []
+    server.at_most = 100
     server.receiver.requests.clear()
     server.receiver.answers.clear()
     return server
@@ -53,7 +55,9 @@ def names(**how: Any) -> set[str]:
 
 
 def test_the_first_reading_takes_every_page_and_the_next_what_has_changed(registry, source):
-    registry.entries = [entry(f"io.example/s{n}", at=f"2026-10-0{n}T00:00:00Z") for n in range(1, 6)]
+    registry.entries = [
+        entry(f"io.example/s{n}", at=f"2026-10-0{n}T00:00:00Z") for n in range(1, 6)
+    ]
     registry.at_most = 2
     after = read(source)
     assert (after.error, after.pages, after.skipped, after.lease_until) == ("", 3, 0, None)
@@ -88,20 +92,36 @@ def test_once_a_week_all_is_read_and_what_is_not_there_any_more_is_gone(registry
 def test_the_newest_version_is_the_one_published_last_that_was_not_taken_back(registry, source):
     registry.entries = [
         entry("io.example/x", "2.0.0", published="2026-10-03T00:00:00Z", status="deleted"),
-        entry("io.example/x", "1.1.0", published="2026-10-02T00:00:00Z", status="deprecated", message="Use y."),
+        entry(
+            "io.example/x",
+            "1.1.0",
+            published="2026-10-02T00:00:00Z",
+            status="deprecated",
+            message="Use y.",
+        ),
         entry("io.example/x", "1.0.0", published="2026-10-01T00:00:00Z"),
     ]
     read(source)
     newest = RegistryEntry.objects.offered().get()
-    assert (newest.version, newest.status, newest.status_message) == ("1.1.0", "deprecated", "Use y.")
+    assert (newest.version, newest.status, newest.status_message) == (
+        "1.1.0",
+        "deprecated",
+        "Use y.",
+    )
 
 
 def test_entries_that_cannot_be_used_are_counted_and_the_others_kept(registry, source):
     old = {"server": {"name": "a/b", "version_detail": {"version": "1"}}}
     registry.entries = [
-        entry("io.example/good"), entry("no slash"), entry("io.example/range", "^1.0.0"), entry("io.example/latest", "latest"),
-        entry("io.example/long", extra="x" * 70_000), old, {"server": 3}, entry("io.example/odd", status="odd"),
-    ]  # fmt: skip
+        entry("io.example/good"),
+        entry("no slash"),
+        entry("io.example/range", "^1.0.0"),
+        entry("io.example/latest", "latest"),
+        entry("io.example/long", extra="x" * 70_000),
+        old,
+        {"server": 3},
+        entry("io.example/odd", status="odd"),
+    ]
     after = read(source)
     assert (after.error, after.skipped, names()) == ("", 7, {"io.example/good"})
     assert after.skipped_why
@@ -160,13 +180,17 @@ def test_a_private_address_is_not_asked(registry, source):
 @pytest.mark.attack
 def test_times_that_cannot_be_are_not_believed(registry, source):
     registry.entries = [
-        entry("io.example/a", at="0001-01-01T00:00:00+14:00"), entry("io.example/b", at="9999-12-31T23:59:59Z"),
-        entry("io.example/c", at="2900-01-01T00:00:00Z"), entry("io.example/d", at="2026-10-01T00:00:00Z"),
-    ]  # fmt: skip
+        entry("io.example/a", at="0001-01-01T00:00:00+14:00"),
+        entry("io.example/b", at="9999-12-31T23:59:59Z"),
+        entry("io.example/c", at="2900-01-01T00:00:00Z"),
+        entry("io.example/d", at="2026-10-01T00:00:00Z"),
+    ]
     after = read(source)
     assert (after.error, after.skipped, len(names())) == ("", 0, 4)
     assert after.watermark is not None
-    assert after.watermark.isoformat() == "2026-10-01T00:00:00+00:00", "else nothing newer would be asked for"
+    assert after.watermark.isoformat() == "2026-10-01T00:00:00+00:00", (
+        "else nothing newer would be asked for"
+    )
 
 
 @pytest.mark.attack
@@ -175,9 +199,13 @@ def test_a_reading_that_takes_too_long_ends(registry, source, monkeypatch):
     assert "could not be read within 30 minutes" in read(source).error
 
 
-@pytest.mark.parametrize(("lease", "reading"), [(timedelta(hours=1), True), (timedelta(hours=-1), False)])
+@pytest.mark.parametrize(
+    ("lease", "reading"), [(timedelta(hours=1), True), (timedelta(hours=-1), False)]
+)
 def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
-    RegistrySource.objects.update(lease_until=database_now() + lease, error="The registry was not read completely.")
+    RegistrySource.objects.update(
+        lease_until=database_now() + lease, error="The registry was not read completely."
+    )
     row = RegistrySource.objects.get()
     assert registry_out(row).reading is reading
     assert sources.state_of(row) == ("reading" if reading else "failed")
@@ -217,7 +245,9 @@ def test_what_is_read_stays_when_somebody_saves_a_form_that_is_older(registry, s
 
 
 @pytest.mark.parametrize("change", [{"base_url": "https://other.example"}, {"lease_until": None}])
-def test_a_reading_that_lost_its_registry_at_its_end_is_no_reading(registry, source, monkeypatch, change):
+def test_a_reading_that_lost_its_registry_at_its_end_is_no_reading(
+    registry, source, monkeypatch, change
+):
     def lost(turn: sync.Round, seconds: float) -> None:
         read_all(turn, seconds)
         RegistrySource.objects.update(**change)
@@ -246,11 +276,19 @@ def test_kinds_are_words_that_fit(registry, source):
 
 
 def installed(slug: str, version: str = PYPI["version"]) -> Server:
-    row = Server.objects.create(slug=slug, transport="stdio", command=["x"], lifecycle=Lifecycle.ACTIVE)
+    row = Server.objects.create(
+        slug=slug, transport="stdio", command=["x"], lifecycle=Lifecycle.ACTIVE
+    )
     install = Install.objects.create(
-        ecosystem="pypi", package="MCP_server.time", version=version, state="installed", lock_sha256="a" * 64,
-        server=row, requested_by="user:ann", state_at=database_now(),
-    )  # fmt: skip
+        ecosystem="pypi",
+        package="MCP_server.time",
+        version=version,
+        state="installed",
+        lock_sha256="a" * 64,
+        server=row,
+        requested_by="user:ann",
+        state_at=database_now(),
+    )
     row.command = [f"{install.folder}/bin/mcp-server-time"]
     row.save()
     return row
@@ -268,22 +306,35 @@ def subjects(kind: str) -> list[str]:
 def test_servers_of_a_deleted_entry_are_told_of_and_switched_off(registry, source):
     installed("time")
     other = installed("other", "2026.1.1")
-    added, by_hand = remote("added", "https://eu.example.com/mcp"), remote("by-hand", "https://mcp.example.com/mcp")
-    ways = {"packages": [PYPI], "remotes": [
-        {"type": "streamable-http", "url": "https://{tenant}.example.com/mcp"}, {"type": "sse", "url": by_hand.url},
-    ]}  # fmt: skip
+    added = remote("added", "https://eu.example.com/mcp")
+    by_hand = remote("by-hand", "https://mcp.example.com/mcp")
+    ways = {
+        "packages": [PYPI],
+        "remotes": [
+            {"type": "streamable-http", "url": "https://{tenant}.example.com/mcp"},
+            {"type": "sse", "url": by_hand.url},
+        ],
+    }
     registry.entries = [entry("io.example/time", **ways)]
     read(source)
     RegistryEntry.objects.get().servers.add(added)
     registry.entries = [
-        entry("io.example/time", **ways, at="2026-11-01T00:00:00Z", status="deleted", message="malware")
+        entry(
+            "io.example/time",
+            **ways,
+            at="2026-11-01T00:00:00Z",
+            status="deleted",
+            message="malware",
+        )
     ]
     read(source)
     off = set(Server.objects.filter(lifecycle=Lifecycle.DISABLED).values_list("slug", flat=True))
     assert off == {"time", "added"}, "an address alone may be anybody's word"
     assert subjects("registry.entry_deleted") == ["server:added", "server:by-hand", "server:time"]
     assert other.slug not in off
-    assert all("malware" in each.body for each in AuditEntry.objects.filter(kind="registry.entry_deleted"))
+    assert all(
+        "malware" in each.body for each in AuditEntry.objects.filter(kind="registry.entry_deleted")
+    )
     read(source)
     assert len(subjects("registry.entry_deleted")) == 3, "once"
 
@@ -300,12 +351,19 @@ def test_who_used_what_stood_there_before_is_switched_off_too(registry, source):
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("odd", [{}, {"packageArguments": [{"name": "--key", "isSecret": True, "isRequired": True}]}])
+@pytest.mark.parametrize(
+    "odd", [{}, {"packageArguments": [{"name": "--key", "isSecret": True, "isRequired": True}]}]
+)
 def test_packages_of_a_deleted_entry_that_wait_are_given_up(registry, source, odd):
     waiting = Install.objects.create(
-        ecosystem="pypi", package="mcp-server-time", version=PYPI["version"], state="waiting", lock_sha256="b" * 64,
-        state_at=database_now(), requested_by="user:ann",
-    )  # fmt: skip
+        ecosystem="pypi",
+        package="mcp-server-time",
+        version=PYPI["version"],
+        state="waiting",
+        lock_sha256="b" * 64,
+        state_at=database_now(),
+        requested_by="user:ann",
+    )
     registry.entries = [entry("io.example/time", packages=[PYPI | odd], status="deleted")]
     read(source)
     waiting.refresh_from_db()
@@ -319,7 +377,9 @@ def test_it_is_only_told_where_the_operator_wants_that(registry, source):
     read(source)
     time.refresh_from_db()
     assert time.lifecycle == Lifecycle.ACTIVE
-    assert AuditEntry.objects.filter(kind="registry.entry_deleted", subject="server:time").count() == 1
+    assert (
+        AuditEntry.objects.filter(kind="registry.entry_deleted", subject="server:time").count() == 1
+    )
 
 
 @pytest.mark.attack
@@ -329,11 +389,17 @@ def test_a_document_that_changed_under_its_version_is_marked_and_told(registry, 
     read(source)
     assert RegistryEntry.objects.get().altered_at is None
     registry.entries = [
-        entry("io.example/time", packages=[PYPI | {"identifier": "mcp-server-time-evil"}], at="2026-11-01T00:00:00Z")
+        entry(
+            "io.example/time",
+            packages=[PYPI | {"identifier": "mcp-server-time-evil"}],
+            at="2026-11-01T00:00:00Z",
+        )
     ]
     read(source)
     assert RegistryEntry.objects.get().altered_at is not None
-    assert AuditEntry.objects.filter(kind="registry.entry_altered", subject="server:time").count() == 1
+    assert (
+        AuditEntry.objects.filter(kind="registry.entry_altered", subject="server:time").count() == 1
+    )
 
 
 def proposed() -> list[tuple[str, str, str]]:
@@ -344,8 +410,13 @@ def proposed() -> list[tuple[str, str, str]]:
 def test_a_newer_version_of_a_package_in_use_waits_for_a_person_once(registry, source):
     installed("time")
     newer = PYPI | {"version": "2026.11.2"}
-    listed = entry("io.example/time", "2026.11.2", packages=[newer, {"registryType": "oci", "identifier": "x"}])
-    registry.entries = [entry("io.example/time", "2026.10.19", packages=[PYPI]), entry("io.example/other", packages=[])]
+    listed = entry(
+        "io.example/time", "2026.11.2", packages=[newer, {"registryType": "oci", "identifier": "x"}]
+    )
+    registry.entries = [
+        entry("io.example/time", "2026.10.19", packages=[PYPI]),
+        entry("io.example/other", packages=[]),
+    ]
     read(source)
     registry.entries.append(
         listed
@@ -373,22 +444,36 @@ def test_a_newer_version_of_a_bundle_in_use_waits_for_a_person_once(registry, so
     def bundle(version: str, digit: str, where: str = "notes") -> dict[str, Any]:
         address = f"https://releases.example/{where}-{version}.mcpb"
         return {
-            "registryType": "mcpb", "identifier": address, "fileSha256": digit * 64, "transport": {"type": "stdio"},
-        }  # fmt: skip
+            "registryType": "mcpb",
+            "identifier": address,
+            "fileSha256": digit * 64,
+            "transport": {"type": "stdio"},
+        }
 
-    server = Server.objects.create(slug="notes", transport="stdio", command=["x"], lifecycle=Lifecycle.ACTIVE)
+    server = Server.objects.create(
+        slug="notes", transport="stdio", command=["x"], lifecycle=Lifecycle.ACTIVE
+    )
     old = bundle("1.0.0", "a")
     install = Install.objects.create(
-        ecosystem="mcpb", package=old["identifier"], wanted="a" * 64, version="1.0.0", state="installed",
-        lock_sha256="a" * 64, server=server, requested_by="user:ann", state_at=database_now(),
-    )  # fmt: skip
+        ecosystem="mcpb",
+        package=old["identifier"],
+        wanted="a" * 64,
+        version="1.0.0",
+        state="installed",
+        lock_sha256="a" * 64,
+        server=server,
+        requested_by="user:ann",
+        state_at=database_now(),
+    )
     server.command = [f"{install.folder}/server"]
     server.save()
     RegistrySource.objects.update(propose_versions=True)
     other = bundle("9.0.0", "c", "other")
     registry.entries = [
         entry("io.example/notes", "1.0.0", packages=[old]),
-        entry("io.example/notes", "1.1.0", at="2026-11-01T00:00:00Z", packages=[bundle("1.1.0", "b")]),
+        entry(
+            "io.example/notes", "1.1.0", at="2026-11-01T00:00:00Z", packages=[bundle("1.1.0", "b")]
+        ),
         entry("io.example/another", "9.0.0", packages=[other]),
     ]
     for _ in range(2):
@@ -404,9 +489,16 @@ def test_older_versions_and_where_too_many_wait_are_no_proposals(registry, sourc
     registry.entries = [entry("io.example/time", "1", packages=[PYPI | {"version": "2026.9.30"}])]
     read(source)
     for number in range(20):
-        Install.objects.create(ecosystem="npm", package=f"p{number}", state_at=database_now(), requested_by="user:ann")
+        Install.objects.create(
+            ecosystem="npm", package=f"p{number}", state_at=database_now(), requested_by="user:ann"
+        )
     registry.entries += [
-        entry("io.example/time", "2", at="2026-11-01T00:00:00Z", packages=[PYPI | {"version": "2026.12.1"}])
+        entry(
+            "io.example/time",
+            "2",
+            at="2026-11-01T00:00:00Z",
+            packages=[PYPI | {"version": "2026.12.1"}],
+        )
     ]
     assert read(source).error == "", "what it lists is kept all the same"
     assert proposed() == []
@@ -416,7 +508,9 @@ def test_another_address_is_another_registry(registry, source):
     registry.entries = [entry("io.example/a")]
     source = read(source)
     source.base_url = f"{registry.url}/v0.1/"
-    assert sources.save_source(source=source, actor="user:ann").watermark, "the same, spelled otherwise"
+    assert sources.save_source(source=source, actor="user:ann").watermark, (
+        "the same, spelled otherwise"
+    )
     source.base_url = f"{registry.url}/other"
     sources.save_source(source=source, actor="user:ann")
     assert names() == set()
@@ -424,7 +518,8 @@ def test_another_address_is_another_registry(registry, source):
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://x.example", "https://u:p@x.example", "https://x.example/?a=b", "http://[", "https://"]
+    "url",
+    ["ftp://x.example", "https://u:p@x.example", "https://x.example/?a=b", "http://[", "https://"],
 )
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(ConfigInvalid):
@@ -438,30 +533,43 @@ def test_it_is_due_when_asked_for_and_by_the_clock(source):
     assert sources.due(9) == [source.pk]
     RegistrySource.objects.update(lease_until=now + timedelta(hours=1))
     assert sources.due(9) == []
-    RegistrySource.objects.update(asked_at=None, lease_until=None, by_clock=True, tried_at=now - timedelta(minutes=61))
+    RegistrySource.objects.update(
+        asked_at=None, lease_until=None, by_clock=True, tried_at=now - timedelta(minutes=61)
+    )
     assert sources.due(9) == [source.pk]
     RegistrySource.objects.update(tried_at=now)
     assert sources.due(9) == []
 
 
 @pytest.mark.attack
-def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else_enters(registry, source):
+def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else_enters(
+    registry, source
+):
     sources.save_source(source=source, actor="user:ann", token=" s3cret ")
     registry.entries = [entry("io.example/a")]
     assert read(source).error == ""
     assert registry.receiver.requests[-1].headers["authorization"] == "Bearer s3cret"
-    registry.receiver.answers = [(302, {"Location": f"{registry.url}/elsewhere"}, b""), (403, {}, b"")]
+    registry.receiver.answers = [
+        (302, {"Location": f"{registry.url}/elsewhere"}, b""),
+        (403, {}, b""),
+    ]
     assert "another address" in read(source).error
     assert "Enter a valid token" in read(source).error
-    assert [each.path.partition("?")[0] for each in registry.receiver.requests] == ["/v0.1/servers"] * 3
-    for change in ({"base_url": "https://evil.example"}, {"allowed_networks": [*LOOPBACK, "10.0.0.0/8"]}):
+    assert [each.path.partition("?")[0] for each in registry.receiver.requests] == [
+        "/v0.1/servers"
+    ] * 3
+    for change in (
+        {"base_url": "https://evil.example"},
+        {"allowed_networks": [*LOOPBACK, "10.0.0.0/8"]},
+    ):
         row = RegistrySource.objects.get()
         for name, value in change.items():
             setattr(row, name, value)
         with pytest.raises(ConfigInvalid, match="entered for another address"):
             sources.save_source(source=row, actor="user:eve")
     row = RegistrySource.objects.get()
-    row.allowed_networks, row.by_clock = [], True
+    row.allowed_networks = []
+    row.by_clock = True
     row.base_url = "https://moved.example"
     assert sources.save_source(source=row, actor="user:ann", token="other").token == "other"
     assert sources.save_source(source=row, actor="user:ann", token="").sealed_token == ""

@@ -1,4 +1,5 @@
-"""From an entry to a server: exactly what was seen, secrets as credentials of that server alone, nothing run."""
+"""From an entry to a server: exactly what was seen, secrets as credentials of that server alone,
+nothing run."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
-from mcpregistry.models import AuditEntry, Configuration, Credential, Install, RegistryEntry, RegistrySource, Server
+from mcpregistry.models import (
+    AuditEntry,
+    Configuration,
+    Credential,
+    Install,
+    RegistryEntry,
+    RegistrySource,
+    Server,
+)
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.installs import requests
@@ -18,22 +27,44 @@ from mcpregistry.services.registry import adding
 from mcpregistry.services.registry.adding import Wish
 
 pytestmark = pytest.mark.django_db
-REMOTE = {"type": "streamable-http", "url": "https://x.example/mcp", "headers": [
-    {"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isSecret": True, "isRequired": True}}},
-]}  # fmt: skip
+REMOTE = {
+    "type": "streamable-http",
+    "url": "https://x.example/mcp",
+    "headers": [
+        {
+            "name": "Authorization",
+            "value": "Bearer {token}",
+            "variables": {"token": {"isSecret": True, "isRequired": True}},
+        },
+    ],
+}
 PACKAGE = {
-    "registryType": "pypi", "identifier": "mcp-server-time", "version": "1.2.3", "transport": {"type": "stdio"},
+    "registryType": "pypi",
+    "identifier": "mcp-server-time",
+    "version": "1.2.3",
+    "transport": {"type": "stdio"},
     "packageArguments": [{"type": "named", "name": "--zone", "default": "UTC"}],
-    "environmentVariables": [{"name": "API_KEY", "isSecret": True}, {"name": "MODE", "isRequired": True}],
-}  # fmt: skip
+    "environmentVariables": [
+        {"name": "API_KEY", "isSecret": True},
+        {"name": "MODE", "isRequired": True},
+    ],
+}
 
 
 def listed(**server: Any) -> RegistryEntry:
-    source = RegistrySource.objects.get_or_create(slug="official", base_url="https://registry.example")[0]
+    source = RegistrySource.objects.get_or_create(
+        slug="official", base_url="https://registry.example"
+    )[0]
     return RegistryEntry.objects.create(
-        source=source, name="io.example/clock.of_all", version="1.2.3", status="active", is_latest=True,
-        document=json.dumps(server), sha256="a" * 64, seen_at=timezone.now(),
-    )  # fmt: skip
+        source=source,
+        name="io.example/clock.of_all",
+        version="1.2.3",
+        status="active",
+        is_latest=True,
+        document=json.dumps(server),
+        sha256="a" * 64,
+        seen_at=timezone.now(),
+    )
 
 
 def person(role: str) -> User:
@@ -44,7 +75,12 @@ def person(role: str) -> User:
 
 
 def add(
-    entry: RegistryEntry, role: str = "admin", *, slug: str = "clock", sha256: str = "a" * 64, **values: str
+    entry: RegistryEntry,
+    role: str = "admin",
+    *,
+    slug: str = "clock",
+    sha256: str = "a" * 64,
+    **values: str,
 ) -> Any:
     wish = Wish(0, slug, values, sha256)
     return adding.add(entry=entry, wish=wish, user=person(role), actor=f"user:{role}")
@@ -66,11 +102,23 @@ def test_an_address_becomes_a_draft_and_its_secret_a_credential_of_it_alone() ->
 
 
 def test_a_package_is_asked_for_with_what_was_entered_and_a_server_made_of_it_has_that() -> None:
-    made = add(listed(packages=[PACKAGE]), **{"environment API_KEY": "s3cret", "environment MODE": "m"})
+    made = add(
+        listed(packages=[PACKAGE]), **{"environment API_KEY": "s3cret", "environment MODE": "m"}
+    )
     made.refresh_from_db()
-    assert (made.package, made.wanted, made.slug, made.state) == ("mcp-server-time", "1.2.3", "clock", "requested")
-    assert (made.arguments, made.env) == (["--zone", "UTC"], {"API_KEY": "${cred:clock-API-KEY}", "MODE": "m"})
-    Install.objects.update(state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/clock"])
+    assert (made.package, made.wanted, made.slug, made.state) == (
+        "mcp-server-time",
+        "1.2.3",
+        "clock",
+        "requested",
+    )
+    assert (made.arguments, made.env) == (
+        ["--zone", "UTC"],
+        {"API_KEY": "${cred:clock-API-KEY}", "MODE": "m"},
+    )
+    Install.objects.update(
+        state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/clock"]
+    )
     server = requests.use(install=made, actor="user:ann")
     assert (server.slug, server.command) == ("clock", ["/x/python", "/x/clock", "--zone", "UTC"])
     assert (server.env, server.lifecycle) == (made.env, Lifecycle.DRAFT)
@@ -84,9 +132,13 @@ def test_secrets_of_like_names_are_kept_apart() -> None:
         "MICROSOFT-GRAPH-CLIENT-SECRET-OF-THE-SECOND",
     ]
     asked = [{"name": name, "isSecret": True} for name in names]
-    server = add(listed(remotes=[REMOTE | {"headers": asked}]), **{f"header {name}": name for name in names})
+    server = add(
+        listed(remotes=[REMOTE | {"headers": asked}]), **{f"header {name}": name for name in names}
+    )
     server.refresh_from_db()
-    kept = {name: Credential.objects.get(name=value[7:-1]) for name, value in server.headers.items()}
+    kept = {
+        name: Credential.objects.get(name=value[7:-1]) for name, value in server.headers.items()
+    }
     assert {name: row.value for name, row in kept.items()} == {name: name for name in names}
     assert all(row.scope == ["server:clock"] for row in kept.values())
     assert server in RegistryEntry.objects.get().servers.all()
@@ -103,7 +155,11 @@ def test_nothing_is_left_where_it_is_refused() -> None:
         with pytest.raises(refused):
             add(RegistryEntry.objects.first() or listed(remotes=[REMOTE]), **TOKEN | how)
         User.objects.all().delete()
-    assert (Credential.objects.count(), Server.objects.count(), Install.objects.count()) == (0, 1, 0)
+    assert (Credential.objects.count(), Server.objects.count(), Install.objects.count()) == (
+        0,
+        1,
+        0,
+    )
 
 
 def test_what_was_taken_back_cannot_be_added() -> None:
@@ -150,9 +206,17 @@ def test_a_server_keeps_its_arguments_when_its_runner_gives_way_to_a_package(
     command: list[str], kept: list[str]
 ) -> None:
     server = Server.objects.create(slug="time", transport="stdio", command=command)
-    install = requests.resolve(ecosystem="pypi", package="mcp-server-time", server=server, actor="user:ann")
-    Install.objects.update(state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/time"])
-    assert requests.use(install=install, actor="user:ann").command == ["/x/python", "/x/time", *kept]
+    install = requests.resolve(
+        ecosystem="pypi", package="mcp-server-time", server=server, actor="user:ann"
+    )
+    Install.objects.update(
+        state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/time"]
+    )
+    assert requests.use(install=install, actor="user:ann").command == [
+        "/x/python",
+        "/x/time",
+        *kept,
+    ]
 
 
 def test_a_secret_that_is_not_needed_may_stay_empty() -> None:
@@ -161,14 +225,21 @@ def test_a_secret_that_is_not_needed_may_stay_empty() -> None:
 
 
 IMAGE = {
-    "registryType": "oci", "identifier": "docker.io/acme/notes:1.0.0", "transport": {"type": "stdio"},
+    "registryType": "oci",
+    "identifier": "docker.io/acme/notes:1.0.0",
+    "transport": {"type": "stdio"},
     "runtimeArguments": [
-        {"type": "named", "name": "-e", "value": "DB=pg://{db}", "variables": {"db": {"isRequired": True}}},
+        {
+            "type": "named",
+            "name": "-e",
+            "value": "DB=pg://{db}",
+            "variables": {"db": {"isRequired": True}},
+        },
         {"type": "named", "name": "-v", "value": "/:/host"},
     ],
     "environmentVariables": [{"name": "API_KEY", "isSecret": True, "isRequired": True}],
     "packageArguments": [{"type": "positional", "value": "--stdio"}],
-}  # fmt: skip
+}
 DIGEST = "sha256:" + "d" * 64
 
 
@@ -182,13 +253,18 @@ def docker(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(program)
 
 
-def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_this_machine(docker: str) -> None:
+def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_this_machine(
+    docker: str,
+) -> None:
     given = {"image digest": DIGEST, "environment DB: db": "h", "environment API_KEY": "s3cret"}
     server = add(listed(packages=[IMAGE]), **given)
     server.refresh_from_db()
     assert (server.transport, server.lifecycle) == ("stdio", Lifecycle.DRAFT)
     assert server.env == {"DB": "pg://h", "API_KEY": "${cred:clock-API-KEY}"}
-    assert (server.command[0], server.command[-2:]) == (docker, [f"docker.io/acme/notes@{DIGEST}", "--stdio"])
+    assert (server.command[0], server.command[-2:]) == (
+        docker,
+        [f"docker.io/acme/notes@{DIGEST}", "--stdio"],
+    )
     words = " ".join(server.command)
     for word in (
         "--rm --interactive",
@@ -215,7 +291,11 @@ def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_t
             {},
             "needs the container option --mount",
         ),
-        ({"environmentVariables": [{"name": "DOCKER_HOST", "value": "tcp://evil.example"}]}, {}, "would control"),
+        (
+            {"environmentVariables": [{"name": "DOCKER_HOST", "value": "tcp://evil.example"}]},
+            {},
+            "would control",
+        ),
         ({"runtimeArguments": [{"name": "-e", "value": "PATH=/evil"}]}, {}, "would control"),
         (
             {"environmentVariables": [{"name": "A=B --privileged", "value": "x"}]},
@@ -231,12 +311,21 @@ def test_an_image_gets_nothing_that_could_leave_its_container(
     way = adding.ways_here(entry := listed(packages=[IMAGE | changed]))[0]
     asked = {each.key for each in way.inputs}
     with pytest.raises(ConfigInvalid, match=why):
-        add(entry, **{key: value for key, value in (entered | given).items() if key in asked or key in given})
+        add(
+            entry,
+            **{
+                key: value
+                for key, value in (entered | given).items()
+                if key in asked or key in given
+            },
+        )
     assert not Server.objects.exists()
     assert not Credential.objects.exists()
 
 
-def test_without_a_container_program_the_entry_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_container_program_the_entry_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     entry = listed(packages=[IMAGE])
     assert "neither docker nor podman" in adding.ways_here(entry)[0].problem
@@ -249,12 +338,20 @@ def test_where_only_listed_packages_are_wanted_no_other_is_asked_for() -> None:
     entry = listed(packages=[PACKAGE])
     RegistryEntry.objects.update(kinds="pypi")
     Configuration.objects.update_or_create(id=1, defaults={"only_listed": True})
-    for package, version in [("mcp-server-evil", "1.2.3"), ("mcp-server-time", "1.2.4"), ("mcp-server-time", "")]:
+    for package, version in [
+        ("mcp-server-evil", "1.2.3"),
+        ("mcp-server-time", "1.2.4"),
+        ("mcp-server-time", ""),
+    ]:
         with pytest.raises(Denied, match="no registry lists"):
             requests.resolve(ecosystem="pypi", package=package, version=version, actor="user:ann")
-    assert requests.resolve(ecosystem="pypi", package="MCP_server.time", version="1.2.3", actor="user:ann").pk
+    assert requests.resolve(
+        ecosystem="pypi", package="MCP_server.time", version="1.2.3", actor="user:ann"
+    ).pk
     assert add(entry, **{"environment MODE": "m"}).pk
     RegistryEntry.objects.update(status="deleted")
     with pytest.raises(Denied):
-        requests.resolve(ecosystem="pypi", package="mcp-server-time", version="1.2.3", actor="user:ann")
+        requests.resolve(
+            ecosystem="pypi", package="mcp-server-time", version="1.2.3", actor="user:ann"
+        )
     assert Install.objects.count() == 2

@@ -1,4 +1,5 @@
-"""Seals at a webhook and in a bucket: all of them, in order, once; and whatever the place answers is told, not believed."""
+"""Seals at a webhook and in a bucket: all of them, in order, once; and whatever the place answers
+is told, not believed."""
 
 from __future__ import annotations
 
@@ -30,9 +31,13 @@ from tests.logs import logged
 from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.django_db
-KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-north-1"
+KEY_ID = "AKIDEXAMPLE"
+SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+REGION = "eu-north-1"
 WEBHOOK_SECRET = "whsec_" + "QUJD" * 8
-_FIRST, _LAST = datetime(2000, 1, 1), datetime(2090, 1, 1)  # noqa: DTZ001 (hypothesis wants them so)
+
+_FIRST = datetime(2000, 1, 1)  # noqa: DTZ001 -- as in a certificate
+_LAST = datetime(2090, 1, 1)  # noqa: DTZ001
 SLOW_DOWN: Answer = (503, {}, b"<Error><Code>SlowDown</Code></Error>")
 
 
@@ -50,7 +55,8 @@ class Bucket(Receiver):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.objects: dict[str, bytes] = {}
-        self.readable, self.before = options.get("readable", True), list[Answer | Callable[[Received], Answer]]()
+        self.readable = options.get("readable", True)
+        self.before = list[Answer | Callable[[Received], Answer]]()
 
     def answer(self, request: Received) -> Answer:
         self.requests.append(request)
@@ -61,7 +67,9 @@ class Bucket(Receiver):
             return 403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>"
         if request.method == "GET":
             found = self.objects.get(request.path)
-            return (200, {}, found) if found is not None and self.readable else (403, {}, b"<Error/>")
+            return (
+                (200, {}, found) if found is not None and self.readable else (403, {}, b"<Error/>")
+            )
         if request.path in self.objects and request.headers.get("if-none-match") == "*":
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
         self.objects[request.path] = request.body
@@ -70,7 +78,8 @@ class Bucket(Receiver):
 
 def _signed_by_us(url: str, request: Received) -> bool:
     given = request.headers
-    stamp, names = given["x-amz-date"], given["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
+    stamp = given["x-amz-date"]
+    names = given["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
     asked = AWSRequest(request.method, url + request.path, data=request.body)
     for name in names:
         if name not in ("host", "x-amz-date", "x-amz-content-sha256"):
@@ -95,7 +104,8 @@ def _botocore(asked: AWSRequest, stamp: str, region: str = REGION) -> str:
 @pytest.fixture
 def bucket(settings) -> Iterator[Bucket]:
     settings.AUDIT_NETWORKS = ["127.0.0.0/8"]
-    settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET = KEY_ID, SECRET
+    settings.AUDIT_BUCKET_KEY_ID = KEY_ID
+    settings.AUDIT_BUCKET_SECRET = SECRET
     settings.AUDIT_BUCKET_REGION = REGION
     with listening(Bucket()) as receiver:
         settings.AUDIT_BUCKET = f"{receiver.url}/seals/site a"
@@ -104,7 +114,8 @@ def bucket(settings) -> Iterator[Bucket]:
 
 @pytest.fixture
 def webhook(settings) -> Iterator[Receiver]:
-    settings.AUDIT_NETWORKS, settings.AUDIT_WEBHOOK_SECRET = ["127.0.0.0/8"], WEBHOOK_SECRET
+    settings.AUDIT_NETWORKS = ["127.0.0.0/8"]
+    settings.AUDIT_WEBHOOK_SECRET = WEBHOOK_SECRET
     with listening(Receiver()) as receiver:
         settings.AUDIT_WEBHOOK = f"{receiver.url}/seals"
         yield receiver
@@ -114,7 +125,9 @@ def told() -> list[tuple[str, str]]:
     """(place, error) of what was not kept."""
     with logged(sinks) as said:
         sinks.deliver()
-    return [(each["place"], each["error"]) for each in said if each["event"] == "audit.not_kept_outside"]
+    return [
+        (each["place"], each["error"]) for each in said if each["event"] == "audit.not_kept_outside"
+    ]
 
 
 def numbers(receiver: Receiver) -> list[int]:
@@ -130,7 +143,9 @@ def test_the_webhook_gets_each_seal_in_order_signed_and_once(webhook):
     first = webhook.requests[0]
     seconds = int(first.headers["webhook-timestamp"])
     assert began <= seconds <= time.time()
-    expected = webhook_headers(message="seal-1", seconds=seconds, body=first.body, secret=WEBHOOK_SECRET)
+    expected = webhook_headers(
+        message="seal-1", seconds=seconds, body=first.body, secret=WEBHOOK_SECRET
+    )
     assert {name: first.headers[name] for name in expected} == expected
 
 
@@ -139,11 +154,14 @@ def test_a_webhook_that_was_away_gets_all_it_lacks_in_order(webhook, settings):
     webhook.answers = [OK, SLOW_DOWN]
     assert told() == [("webhook", "NotKept: it answered HTTP 503")]
     assert numbers(webhook) == [1, 2]
-    away, settings.AUDIT_WEBHOOK_SECRET = list(webhook.requests), ""
+    away = list(webhook.requests)
+    settings.AUDIT_WEBHOOK_SECRET = ""
     webhook.requests.clear()
     assert told() == []
     assert numbers(webhook) == [2, 3, 4]
-    assert webhook.requests[0].headers["webhook-id"] == away[1].headers["webhook-id"], "the receiver knows it again"
+    assert webhook.requests[0].headers["webhook-id"] == away[1].headers["webhook-id"], (
+        "the receiver knows it again"
+    )
     assert "webhook-signature" not in webhook.requests[0].headers
 
 
@@ -167,7 +185,14 @@ def test_an_answer_that_was_lost_is_found_in_the_bucket(bucket):
     assert told() == []
     remote_sinks.Figure.objects.filter(name="audit.bucket").update(value=0)
     assert told() == []
-    assert [request.method for request in bucket.requests] == ["PUT", "PUT", "PUT", "GET", "PUT", "GET"]
+    assert [request.method for request in bucket.requests] == [
+        "PUT",
+        "PUT",
+        "PUT",
+        "GET",
+        "PUT",
+        "GET",
+    ]
 
 
 @pytest.mark.attack
@@ -181,7 +206,8 @@ def test_something_else_in_its_place_is_told_and_not_written_over(bucket):
 
 def test_an_object_that_we_may_not_read_counts_as_ours_and_is_told(bucket):
     made(1)
-    bucket.objects["/seals/site%20a/0000000001.json"], bucket.readable = b"unseen", False
+    bucket.objects["/seals/site%20a/0000000001.json"] = b"unseen"
+    bucket.readable = False
     with logged(remote_sinks) as said:
         assert told() == []
     assert [each["event"] for each in said] == ["audit.kept_unseen"]
@@ -189,7 +215,8 @@ def test_an_object_that_we_may_not_read_counts_as_ours_and_is_told(bucket):
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "answer", [SLOW_DOWN, (307, {"Location": "http://127.0.0.1:9/"}, b""), (403, {}, SECRET.encode())]
+    "answer",
+    [SLOW_DOWN, (307, {"Location": "http://127.0.0.1:9/"}, b""), (403, {}, SECRET.encode())],
 )
 def test_what_a_bucket_answers_is_neither_followed_nor_quoted(bucket, answer):
     made(1)
@@ -201,7 +228,8 @@ def test_what_a_bucket_answers_is_neither_followed_nor_quoted(bucket, answer):
 
 def test_one_place_that_fails_keeps_no_other_from_its_seals(bucket, settings, tmp_path):
     made(2)
-    settings.AUDIT_WEBHOOK, settings.AUDIT_FILE = "http://127.0.0.1:9/", str(tmp_path / "no" / "file")
+    settings.AUDIT_WEBHOOK = "http://127.0.0.1:9/"
+    settings.AUDIT_FILE = str(tmp_path / "no" / "file")
     assert [place for place, _ in told()] == ["file", "webhook"]
     assert len(bucket.objects) == 2
 
@@ -234,7 +262,8 @@ def test_another_address_is_another_place(webhook, settings):
     ],
 )
 def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url, wrong):
-    settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET = KEY_ID, SECRET
+    settings.AUDIT_BUCKET_KEY_ID = KEY_ID
+    settings.AUDIT_BUCKET_SECRET = SECRET
     setattr(settings, f"AUDIT_{name.upper()}", url)
     made(1)
     assert wrong in told()[0][1]
@@ -260,15 +289,22 @@ def test_other_settings_that_cannot_work_are_told_at_the_start(settings, name, v
 def test_a_secret_that_cannot_sign_is_told_and_not_shown(webhook, settings):
     settings.AUDIT_WEBHOOK_SECRET = "hunter2hunter2"
     made(1)
-    (place, error), found = told()[0], checks.places_of_seals_can_be_used()
-    assert (place, "whsec_" in error, ["whsec_" in each.msg for each in found]) == ("webhook", True, [True])
+    (place, error) = told()[0]
+    found = checks.places_of_seals_can_be_used()
+    assert (place, "whsec_" in error, ["whsec_" in each.msg for each in found]) == (
+        "webhook",
+        True,
+        [True],
+    )
     assert "hunter2" not in f"{error}{found}"
     assert webhook.requests == []
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("line", ["5", "[]", "{}", '{"seal": "{}"}', '{"seal": 1}', "text", "null"])
-def test_a_file_that_is_none_of_ours_keeps_no_other_place_from_its_seals(webhook, settings, tmp_path, line):
+def test_a_file_that_is_none_of_ours_keeps_no_other_place_from_its_seals(
+    webhook, settings, tmp_path, line
+):
     made(1)
     strange = tmp_path / "strange"
     strange.write_text(f"{line}\n")
@@ -295,7 +331,11 @@ def test_a_place_that_does_not_answer_is_left_in_time(webhook, monkeypatch):
     answer.set()
     assert said[0][1].startswith("TimeoutError")
     assert told() == []
-    assert [request.headers["webhook-id"] for request in webhook.requests] == ["seal-1", "seal-1", "seal-2"]
+    assert [request.headers["webhook-id"] for request in webhook.requests] == [
+        "seal-1",
+        "seal-1",
+        "seal-2",
+    ]
 
 
 def _hung_up(_: Received) -> Answer:
@@ -322,13 +362,18 @@ def test_a_webhook_that_hangs_up_gets_the_seal_again_with_its_id(webhook):
     webhook.answers = [_hung_up]
     assert [place for place, _ in told()] == ["webhook"]
     assert told() == []
-    assert [request.headers["webhook-id"] for request in webhook.requests] == ["seal-1", "seal-1", "seal-2"]
+    assert [request.headers["webhook-id"] for request in webhook.requests] == [
+        "seal-1",
+        "seal-1",
+        "seal-2",
+    ]
 
 
 @pytest.mark.attack
 def test_no_secret_of_a_place_that_fails_is_in_the_log(bucket, settings):
     token = "T0KEN-in-the-path"
-    settings.AUDIT_WEBHOOK, settings.AUDIT_WEBHOOK_SECRET = f"http://127.0.0.1:9/{token}", WEBHOOK_SECRET
+    settings.AUDIT_WEBHOOK = f"http://127.0.0.1:9/{token}"
+    settings.AUDIT_WEBHOOK_SECRET = WEBHOOK_SECRET
     bucket.before = [SLOW_DOWN]
     made(1)
     said = told()
@@ -351,7 +396,9 @@ def test_doctor_says_how_many_a_place_lacks(webhook):
 @hypothesis(max_examples=60, deadline=None)
 @given(
     path=st.lists(
-        st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8),
+        st.text(
+            st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8
+        ),
         min_size=1,
         max_size=4,
     ),
@@ -363,7 +410,9 @@ def test_doctor_says_how_many_a_place_lacks(webhook):
 def test_requests_are_signed_as_botocore_signs_them(path, body, header, at, region):
     url = f"https://store.example.org:9000/{sigv4.path_of(*path)}"
     keys = sigv4.Keys(KEY_ID, SECRET, region)
-    ours = sigv4.signed("PUT", url, body, {"Content-Type": header}, keys=keys, now=at.replace(tzinfo=UTC))
+    ours = sigv4.signed(
+        "PUT", url, body, {"Content-Type": header}, keys=keys, now=at.replace(tzinfo=UTC)
+    )
     asked = AWSRequest("PUT", url, data=body, headers={"Content-Type": header})
     assert ours["Authorization"] == _botocore(asked, ours["X-Amz-Date"], region)
     assert SECRET not in repr(keys)

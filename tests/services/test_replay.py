@@ -18,7 +18,9 @@ from tests.services.test_policy import new_tool
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
-ALLOW, ASK, DENY = Outcome.ALLOW, Outcome.ASK, Outcome.DENY
+ALLOW = Outcome.ALLOW
+ASK = Outcome.ASK
+DENY = Outcome.DENY
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +32,20 @@ def world() -> None:
 
 
 def call(number: int, arguments: Any = None, **fields: Any) -> Invocation:
-    values = {"id": f"{number:032x}", "state": "succeeded", "agent_slug": "ann", "endpoint_slug": "default",
-              "server_slug": "git", "tool_name": "commit", "exposed_name": "git__commit", "binding": "b",
-              "origin": "http", "writer": "w", "received_at": NOW - timedelta(minutes=number),
-              "arguments": json.dumps(arguments or {})}  # fmt: skip
+    values = {
+        "id": f"{number:032x}",
+        "state": "succeeded",
+        "agent_slug": "ann",
+        "endpoint_slug": "default",
+        "server_slug": "git",
+        "tool_name": "commit",
+        "exposed_name": "git__commit",
+        "binding": "b",
+        "origin": "http",
+        "writer": "w",
+        "received_at": NOW - timedelta(minutes=number),
+        "arguments": json.dumps(arguments or {}),
+    }
     return Invocation.objects.create(**values | fields)
 
 
@@ -59,7 +71,13 @@ def test_every_call_is_counted_once():
     call(17, server_slug="")
     report = run(draft(condition="args.amount >= 3"))
     assert report.moved == {(ALLOW, DENY): 2, (ALLOW, ALLOW): 3}
-    assert (report.judged, report.changed, report.denied, report.allowed, report.held) == (5, 2, 2, 3, 0)
+    assert (report.judged, report.changed, report.denied, report.allowed, report.held) == (
+        5,
+        2,
+        2,
+        3,
+        0,
+    )
     assert (report.erased, report.gone, report.found) == (1, 4, 10)
     assert report.by_tool == {"git::commit": {DENY: 2, ALLOW: 3}}
     assert [(e.before, e.after) for e in report.examples] == [(ALLOW, DENY)] * 2
@@ -79,7 +97,9 @@ def test_the_time_of_the_call_counts_not_todays():
     assert run(draft(condition=f"call.hour != {then}")).denied == 0
 
 
-@pytest.mark.parametrize("draft_of", [{"condition": "call.host == 'claude-code'"}, {"expert": "digest"}])
+@pytest.mark.parametrize(
+    "draft_of", [{"condition": "call.host == 'claude-code'"}, {"expert": "digest"}]
+)
 def test_a_rule_about_who_calls_sees_what_it_saw_then(draft_of: dict[str, Any]):
     call(1, host_name="claude-code 2.1.3")
     call(2, host_name="Other Host 1")
@@ -102,11 +122,21 @@ def test_a_draft_takes_the_place_of_its_rule():
 def test_progress_bounds_and_examples():
     Invocation.objects.bulk_create(
         Invocation(
-            id=f"{n:032x}", state="succeeded", agent_slug="ann", endpoint_slug="default", server_slug="git",
-            tool_name="commit", exposed_name="x", binding="b", origin="http", writer="w", received_at=NOW, arguments="{}",
+            id=f"{n:032x}",
+            state="succeeded",
+            agent_slug="ann",
+            endpoint_slug="default",
+            server_slug="git",
+            tool_name="commit",
+            exposed_name="x",
+            binding="b",
+            origin="http",
+            writer="w",
+            received_at=NOW,
+            arguments="{}",
         )
         for n in range(1200)
-    )  # fmt: skip
+    )
     seen: list[tuple[int, int]] = []
     report = run(draft(), on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(500, 1200), (1000, 1200)]
@@ -114,7 +144,7 @@ def test_progress_bounds_and_examples():
     assert run(draft(), most=100).looked_at == 100
 
 
-# -- manage.py policy --------------------------------------------------------------------------------
+# -- manage.py policy ------------------------------------------------------------------------------
 
 
 def test_the_command_tries_a_file(tmp_path: Any, capsys: Any):
@@ -149,7 +179,9 @@ def test_the_command_says_what_is_wrong(tmp_path: Any, arguments: list[str], say
     broken = tmp_path / "broken.yaml"
     broken.write_text("- {outcome: deny, condition: 'args. > '}")
     with pytest.raises(CommandError, match=says):
-        call_command("policy", "test", *(word.replace("{broken}", str(broken)) for word in arguments))
+        call_command(
+            "policy", "test", *(word.replace("{broken}", str(broken)) for word in arguments)
+        )
 
 
 def test_the_command_adds_the_starter_rules(capsys: Any, django_user_model: Any):
@@ -171,4 +203,7 @@ def test_the_difference_is_told_by_names():
     for number, (agent, amount) in enumerate([("ann", 5), ("ann", 6), ("bob", 5), ("bob", 1)]):
         call(number, {"amount": amount}, agent_slug=agent)
     report = run(draft(condition="args.amount > 1"))
-    assert report.changes == {("ann", "git::commit", ALLOW, DENY): 2, ("bob", "git::commit", ALLOW, DENY): 1}
+    assert report.changes == {
+        ("ann", "git::commit", ALLOW, DENY): 2,
+        ("bob", "git::commit", ALLOW, DENY): 1,
+    }

@@ -1,4 +1,5 @@
-"""After a rotation every secret is sealed with the newest key, whatever happened on the way, and opens as before."""
+"""After a rotation every secret is sealed with the newest key, whatever happened on the way, and
+opens as before."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from mcpregistry.models import AuditEntry, Channel, Credential, ImportedFile, Se
 from mcpregistry.services.upkeep import resealing
 from subagents.models import Provider
 
-OLD, NEW = os.urandom(32), os.urandom(32)
+OLD = os.urandom(32)
+NEW = os.urandom(32)
 ACTOR = "user:ann"
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def rotated(settings):
-    """A site with a secret in every place, sealed with a key before which there is a newer one by now."""
+    """A site with a secret in every place, sealed with a key before which there is a newer one by
+    now."""
     settings.SLIPSNISSE_KEYS = {"old": OLD}
     server = Server.objects.create(slug="s", env={"A": "1"}, headers={"H": "2"}, extra={"x": 3})
     server.env = {"A": "changed"}
@@ -35,12 +38,19 @@ def rotated(settings):
 
 
 def everything() -> list[Any]:
-    server, before = Server.objects.get(), Server.history.earliest()
+    server = Server.objects.get()
+    before = Server.history.earliest()
     return [
-        server.env, server.headers, server.extra, before.instance.env, Credential.objects.get().value,
-        Channel.objects.get().access, ImportedFile.objects.get().rest, Provider.objects.get().key,
+        server.env,
+        server.headers,
+        server.extra,
+        before.instance.env,
+        Credential.objects.get().value,
+        Channel.objects.get().access,
+        ImportedFile.objects.get().rest,
+        Provider.objects.get().key,
         Provider.objects.get().headers,
-    ]  # fmt: skip
+    ]
 
 
 def said(_: str) -> None: ...

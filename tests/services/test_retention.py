@@ -30,7 +30,10 @@ def test_payloads_are_erased_before_the_records_are_deleted():
         ended(f"c{days}", **at(days))
     found = retention.prune(timezone.now())
     assert (found["payloads"], found["calls"]) == (1, 1)
-    kept = {call.id: (call.arguments, call.result, call.result_bytes) for call in Invocation.objects.all()}
+    kept = {
+        call.id: (call.arguments, call.result, call.result_bytes)
+        for call in Invocation.objects.all()
+    }
     assert kept == {"c1": ('{"text":"hello"}', "{}", 2), "c31": ("", "", 2)}
 
 
@@ -73,9 +76,13 @@ def test_old_tests_and_surplus_events_go():
     server = confirmed()
     for days in (1, 400):
         when = timezone.now() - timedelta(days=days)
-        ServerTest.objects.create(server=server, requested_at=when, finished_at=when, verdict="passed")
+        ServerTest.objects.create(
+            server=server, requested_at=when, finished_at=when, verdict="passed"
+        )
     now = timezone.now()
-    ServerEvent.objects.bulk_create(ServerEvent(server=server, at=now, kind="x") for _ in range(EVENTS_KEPT + 5))
+    ServerEvent.objects.bulk_create(
+        ServerEvent(server=server, at=now, kind="x") for _ in range(EVENTS_KEPT + 5)
+    )
     found = retention.prune(now)
     assert (found["tests"], found["events"]) == (1, 5)
     assert server.events.count() == EVENTS_KEPT

@@ -1,4 +1,5 @@
-"""Four roles, each holding what the one before it may do; secrets and people stay with the admin."""
+"""Four roles, each holding what the one before it may do; secrets and people stay with the
+admin."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ import itertools
 import pytest
 from django.contrib.auth.models import Group
 
-from mcpregistry.services.access.roles import ADMIN, APPROVER, OPERATOR, ROLES, VIEWER, install_roles
+from mcpregistry.services.access.roles import (
+    ADMIN,
+    APPROVER,
+    OPERATOR,
+    ROLES,
+    VIEWER,
+    install_roles,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -29,12 +37,22 @@ def test_a_viewer_only_looks():
 @pytest.mark.parametrize(
     ("permission", "first"),
     [
-        ("view_server", VIEWER), ("view_invocation", VIEWER), ("change_server", OPERATOR), ("test_server", OPERATOR),
-        ("call_tool", OPERATOR), ("change_tool", OPERATOR), ("approve_definition", APPROVER), ("confirm_server", ADMIN),
-        ("view_approvalrequest", VIEWER), ("decide_approval", APPROVER),
-        ("add_grant", ADMIN), ("add_agent", ADMIN), ("add_token", ADMIN), ("delete_credential", ADMIN),
+        ("view_server", VIEWER),
+        ("view_invocation", VIEWER),
+        ("change_server", OPERATOR),
+        ("test_server", OPERATOR),
+        ("call_tool", OPERATOR),
+        ("change_tool", OPERATOR),
+        ("approve_definition", APPROVER),
+        ("confirm_server", ADMIN),
+        ("view_approvalrequest", VIEWER),
+        ("decide_approval", APPROVER),
+        ("add_grant", ADMIN),
+        ("add_agent", ADMIN),
+        ("add_token", ADMIN),
+        ("delete_credential", ADMIN),
     ],
-)  # fmt: skip
+)
 def test_who_may_do_what(permission: str, first: str):
     able = [role for role in ROLES if f"mcpregistry.{permission}" in held(role)]
     assert able == list(ROLES[ROLES.index(first) :])

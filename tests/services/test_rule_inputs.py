@@ -20,17 +20,29 @@ from subagents.services import experts, providers
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
-# Fields of conditions that no column behind them changes without a decision of its own: what a server says of its tools is
-# approved with the definition, what a tool does is confirmed with the same right, and the rest is a fact of each call.
+# Fields of conditions that no column behind them changes without a decision of its own: what a
+# server says of its tools is approved with the definition, what a tool does is confirmed with the
+# same right, and the rest is a fact of each call.
 _ELSEWHERE = {
-    "tool.kind", "tool.risk", "tool.read_only", "tool.destructive", "tool.open_world",
-    "call.origin", "call.host", "call.time", "call.hour", "call.minute", "call.weekday",
-}  # fmt: skip
+    "tool.kind",
+    "tool.risk",
+    "tool.read_only",
+    "tool.destructive",
+    "tool.open_world",
+    "call.origin",
+    "call.host",
+    "call.time",
+    "call.hour",
+    "call.minute",
+    "call.weekday",
+}
 
 
 @pytest.fixture
 def server() -> Server:
-    row = lifecycle.save_server(server=Server(slug="git", name="Production git", command=["x"]), actor=ACTOR)
+    row = lifecycle.save_server(
+        server=Server(slug="git", name="Production git", command=["x"]), actor=ACTOR
+    )
     observe.observe(server=row, listed=[{"name": "push", "inputSchema": {"type": "object"}}])
     return row
 
@@ -43,7 +55,11 @@ def operator() -> User:
 
 
 def rule(condition: str = "", **fields: object) -> PolicyRule:
-    values: dict[str, object] = {"name": "guard", "outcome": "deny", "condition": condition} | fields
+    values: dict[str, object] = {
+        "name": "guard",
+        "outcome": "deny",
+        "condition": condition,
+    } | fields
     return rules.save_rule(rule=PolicyRule(**values), actor=ACTOR)
 
 
@@ -112,9 +128,11 @@ def test_a_rule_about_another_server_keeps_no_name(server: Server, operator: Use
 
 @pytest.mark.attack
 def test_what_else_rules_read_is_kept_as_well(server: Server, operator: User) -> None:
-    tool, agent = Tool.objects.get(), agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    tool = Tool.objects.get()
+    agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     rule('!tool.idempotent || agent.slug == "ann"')
-    tool.idempotent, agent.slug = True, "bob"
+    tool.idempotent = True
+    agent.slug = "bob"
     with pytest.raises(Denied, match="idempotent"):
         decisions.save_tool(tool=tool, actor=ACTOR, rights=operator.has_perm)
     with pytest.raises(Denied, match="slug"):
@@ -128,8 +146,12 @@ def test_what_else_rules_read_is_kept_as_well(server: Server, operator: User) ->
 @pytest.mark.parametrize("how", ["condition", "limit"])
 def test_an_expert_tool_that_a_rule_names_keeps_its_name(operator: User, how: str) -> None:
     provider = providers.save_provider(provider=Provider(slug="p", kind="scripted"), actor=ACTOR)
-    model = providers.save_model(model=LanguageModel(provider=provider, name="m", free=True), actor=ACTOR)
-    expert = experts.save_expert(expert=ExpertTool(name="clerk", description="Files."), targets=[model], actor=ACTOR)
+    model = providers.save_model(
+        model=LanguageModel(provider=provider, name="m", free=True), actor=ACTOR
+    )
+    expert = experts.save_expert(
+        expert=ExpertTool(name="clerk", description="Files."), targets=[model], actor=ACTOR
+    )
     rule('call.expert == "clerk"') if how == "condition" else rule(expert="clerk")
     expert.name = "scribe"
     with pytest.raises(Denied, match="'guard'"):
@@ -141,7 +163,9 @@ def test_every_field_of_conditions_has_a_guard_or_a_decision() -> None:
     for columns in RULE_INPUTS.values():
         guarded.update(*columns.values())
     known = {f"{variable}.{name}" for variable, names in FIELDS.items() for name in names}
-    assert known - guarded - _ELSEWHERE == set(), "new: guard the column behind it, or say why nobody changes it"
+    assert known - guarded - _ELSEWHERE == set(), (
+        "new: guard the column behind it, or say why nobody changes it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +175,10 @@ def test_every_field_of_conditions_has_a_guard_or_a_decision() -> None:
         ("args.server == 'server.slug'", set()),
         ("has(server.title)", {"server.title"}),
         ("server == server", {"server.slug", "server.title", "server.transport"}),
-        ("server.slug == 'a' && server['title'] == 'b'", {"server.slug", "server.title", "server.transport"}),
+        (
+            "server.slug == 'a' && server['title'] == 'b'",
+            {"server.slug", "server.title", "server.transport"},
+        ),
         ("agent.slug.startsWith('ci-')", {"agent.slug"}),
     ],
 )

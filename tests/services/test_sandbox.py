@@ -1,4 +1,5 @@
-"""A server's sandbox is part of the launch that a person confirms: wider needs another confirmation, narrower does not."""
+"""A server's sandbox is part of the launch that a person confirms: wider needs another
+confirmation, narrower does not."""
 
 from __future__ import annotations
 
@@ -23,13 +24,20 @@ from mcpregistry.services.servers.sandbox import protection_of, sandbox_of
 from mcpregistry.services.servers.targets import target_for
 
 pytestmark = pytest.mark.django_db
-ON = {"sandbox": "enforce", "sandbox_network": "none", "sandbox_read": ["/srv/docs"], "sandbox_write": ["/srv/out"]}
+ON = {
+    "sandbox": "enforce",
+    "sandbox_network": "none",
+    "sandbox_read": ["/srv/docs"],
+    "sandbox_write": ["/srv/out"],
+}
 
 
 def active(**facts: Any) -> Server:
     row = Server(**{"slug": "s", "command": ["x"]} | facts)
     server = lifecycle.save_server(server=row, actor="user:maker")
-    return lifecycle.confirm_launch(server=server, actor="user:other", launch_hash=server.launch_hash())
+    return lifecycle.confirm_launch(
+        server=server, actor="user:other", launch_hash=server.launch_hash()
+    )
 
 
 def saved(server: Server, **changes: Any) -> Server:
@@ -53,16 +61,32 @@ def saved(server: Server, **changes: Any) -> Server:
 )
 def test_a_wider_sandbox_needs_a_new_confirmation(wider: dict[str, Any]) -> None:
     server = saved(active(**ON), **wider)
-    assert (server.lifecycle, server.launch_confirmed, server.launch_by) == ("draft", False, ["user:maker"])
+    assert (server.lifecycle, server.launch_confirmed, server.launch_by) == (
+        "draft",
+        False,
+        ["user:maker"],
+    )
 
 
 @pytest.mark.parametrize(
     "narrower",
-    [{"sandbox_read": []}, {"sandbox_read": ["/srv/docs/a"]}, {"sandbox_write": []}, {"sandbox_read": ["/srv/out/a"]}],
+    [
+        {"sandbox_read": []},
+        {"sandbox_read": ["/srv/docs/a"]},
+        {"sandbox_write": []},
+        {"sandbox_read": ["/srv/out/a"]},
+    ],
 )
-def test_a_narrower_sandbox_keeps_the_launch_confirmed_and_starts_it_anew(narrower: dict[str, Any]) -> None:
+def test_a_narrower_sandbox_keeps_the_launch_confirmed_and_starts_it_anew(
+    narrower: dict[str, Any],
+) -> None:
     server = saved(active(**ON), **narrower)
-    assert (server.lifecycle, server.launch_confirmed, server.launch_by, server.revision) == ("active", True, None, 2)
+    assert (server.lifecycle, server.launch_confirmed, server.launch_by, server.revision) == (
+        "active",
+        True,
+        None,
+        2,
+    )
 
 
 REACH = (
@@ -84,7 +108,10 @@ def test_more_ports_and_less_than_strict_are_wider_and_the_contrary_is_not() -> 
         assert saved(active(slug=f"n{number}", **ON | wide), **empty | narrow).lifecycle == "active"
         assert saved(active(slug=f"w{number}", **ON | narrow), **empty | wide).lifecycle == "draft"
     assert saved(active(slug="up", **ON), sandbox="strict").lifecycle == "active"
-    assert saved(active(slug="down", **ON | {"sandbox": "strict"}), sandbox="enforce").lifecycle == "draft"
+    assert (
+        saved(active(slug="down", **ON | {"sandbox": "strict"}), sandbox="enforce").lifecycle
+        == "draft"
+    )
     other = saved(active(slug="other", **ON | REACH[2]), sandbox_connect=[80])
     assert (other.lifecycle, other.launch_facts()["sandbox"]["connect"]) == ("draft", [80])
 
@@ -112,7 +139,8 @@ def test_what_every_server_may_read_holds_no_data_of_this_site(tmp_path: Path) -
     """Of a site that lies below /usr: what is beside its data can be read, its data not."""
     for folder in ("usr/lib", "usr/local/bin", "usr/local/site/var", "usr/local/site/docs"):
         (tmp_path / folder).mkdir(parents=True)
-    usr, var = f"{tmp_path}/usr", f"{tmp_path}/usr/local/site/var"
+    usr = f"{tmp_path}/usr"
+    var = f"{tmp_path}/usr/local/site/var"
     open_ones = [*without(usr, (var,))]
     assert sorted(open_ones) == [f"{usr}/lib", f"{usr}/local/bin", f"{usr}/local/site/docs"]
     assert [*without(usr, (str(tmp_path / "var"),))] == [usr]
@@ -120,7 +148,8 @@ def test_what_every_server_may_read_holds_no_data_of_this_site(tmp_path: Path) -
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "key", ["/etc/ssl/private/site.key", "/etc/pki/tls/private/site.key", "/etc/pki/CA/private/ca.key"]
+    "key",
+    ["/etc/ssl/private/site.key", "/etc/pki/tls/private/site.key", "/etc/pki/CA/private/ca.key"],
 )
 def test_private_keys_of_the_machine_are_no_certificates(key: str) -> None:
     assert not [place for place in SYSTEM if Path(key).is_relative_to(place)]
@@ -135,7 +164,8 @@ def test_switching_it_on_is_narrower_and_a_draft_stays_one() -> None:
 
 @pytest.mark.attack
 def test_a_path_within_an_old_one_that_is_a_link_out_of_it_is_wider(tmp_path: Path) -> None:
-    kept, other = tmp_path / "kept", tmp_path / "other"
+    kept = tmp_path / "kept"
+    other = tmp_path / "other"
     for folder in (kept / "inside", other):
         folder.mkdir(parents=True)
     (kept / "out").symlink_to(other)
@@ -165,7 +195,8 @@ def test_who_confirms_and_who_reads_the_log_sees_the_sandbox() -> None:
 
 
 def test_a_target_has_the_sandbox_that_is_on_or_tried() -> None:
-    on, off = active(**ON), active(slug="t")
+    on = active(**ON)
+    off = active(slug="t")
     target = target_for(on.pk).sandbox
     assert target is not None
     assert target.home == str(site_settings.VAR_DIR / "servers" / str(on.uid))
@@ -188,23 +219,32 @@ def test_no_path_opens_the_sites_own_data_also_not_behind_a_link(tmp_path: Path)
 
 
 @pytest.mark.attack
-def test_what_is_started_without_a_sandbox_or_leads_past_it_is_never_writable(tmp_path: Path) -> None:
+def test_what_is_started_without_a_sandbox_or_leads_past_it_is_never_writable(
+    tmp_path: Path,
+) -> None:
     code = str(site_settings.BASE_DIR / "mcpregistry" / "services")
     for path in (code, sys.prefix, os.__file__, "/proc", "/proc/sys/kernel", "/sys/fs", "/dev"):
         with pytest.raises(ConfigInvalid, match="access to data"):
             active(slug="a", **ON | {"sandbox_write": [path]})
-    assert active(**ON | {"sandbox_read": [code], "sandbox_write": ["/dev/dri"]}).lifecycle == "active"
+    assert (
+        active(**ON | {"sandbox_read": [code], "sandbox_write": ["/dev/dri"]}).lifecycle == "active"
+    )
 
 
 @pytest.mark.attack
-def test_a_target_names_places_without_links_and_none_behind_a_link_of_its_own(tmp_path: Path) -> None:
-    kept, other = tmp_path / "kept", tmp_path / "other"
+def test_a_target_names_places_without_links_and_none_behind_a_link_of_its_own(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "kept"
+    other = tmp_path / "other"
     for folder in (kept, other / "docs"):
         folder.mkdir(parents=True)
     (tmp_path / "by_people").symlink_to(other)
     (kept / "by_itself").symlink_to(other)
     written = [str(tmp_path / "by_people"), str(kept / "by_itself" / "docs")]
-    server = active(**ON | {"sandbox_read": written, "sandbox_write": [str(kept), str(kept / "by_itself")]})
+    server = active(
+        **ON | {"sandbox_read": written, "sandbox_write": [str(kept), str(kept / "by_itself")]}
+    )
     target = target_for(server.pk).sandbox
     assert target is not None
     assert (target.read, target.write) == ((str(other),), (str(kept),))
@@ -212,13 +252,17 @@ def test_a_target_names_places_without_links_and_none_behind_a_link_of_its_own(t
 
 @pytest.mark.attack
 def test_a_link_that_another_confined_server_may_have_made_is_not_followed(tmp_path: Path) -> None:
-    kept, other = tmp_path / "kept", tmp_path / "other"
+    kept = tmp_path / "kept"
+    other = tmp_path / "other"
     for folder in (kept / "plain", other):
         folder.mkdir(parents=True)
     (kept / "link").symlink_to(other)
     (tmp_path / "to_kept").symlink_to(kept)
     active(slug="writer", **ON | {"sandbox_write": [str(tmp_path / "to_kept")]})
-    reader = active(slug="reader", **ON | {"sandbox_read": [f"{kept}/plain", f"{kept}/link"], "sandbox_write": []})
+    reader = active(
+        slug="reader",
+        **ON | {"sandbox_read": [f"{kept}/plain", f"{kept}/link"], "sandbox_write": []},
+    )
     target = target_for(reader.pk).sandbox
     assert target is not None
     assert target.read == (f"{kept}/plain",)
@@ -226,16 +270,22 @@ def test_a_link_that_another_confined_server_may_have_made_is_not_followed(tmp_p
 
 @pytest.mark.attack
 def test_a_program_that_another_confined_server_may_replace_is_not_followed(tmp_path: Path) -> None:
-    kept, secret = tmp_path / "kept", tmp_path / "secret"
+    kept = tmp_path / "kept"
+    secret = tmp_path / "secret"
     kept.mkdir()
     secret.write_text("secret")
     secret.chmod(0o700)
     (kept / "serve").symlink_to(secret)
     active(slug="writer", **ON | {"sandbox_write": [str(kept)]})
-    reader = active(slug="reader", **ON | {"command": [f"{kept}/serve"], "sandbox_read": [], "sandbox_write": []})
+    reader = active(
+        slug="reader",
+        **ON | {"command": [f"{kept}/serve"], "sandbox_read": [], "sandbox_write": []},
+    )
     target = target_for(reader.pk)
     assert target.sandbox is not None
-    assert not [line for line in policy_of(target, target.sandbox, "").split("\n") if str(secret) in line]
+    assert not [
+        line for line in policy_of(target, target.sandbox, "").split("\n") if str(secret) in line
+    ]
 
 
 @pytest.mark.parametrize("path", ["docs", "", "/srv/../etc", "/srv/", "//srv", "/a\nn", "/a\0", 7])
@@ -266,7 +316,9 @@ def test_a_remote_server_has_no_sandbox() -> None:
         (Policy(enforced=True, network=False), 3, False, "partial", "TCP is open"),
     ],
 )
-def test_what_a_kernel_cannot_do_is_said(policy: Policy, abi: int, filtered: bool, level: str, word: str) -> None:
+def test_what_a_kernel_cannot_do_is_said(
+    policy: Policy, abi: int, filtered: bool, level: str, word: str
+) -> None:
     said = protection(policy, Machine(abi, filtered, "bubblewrap is not installed"))
     assert said.level == level
     assert word in str(said)
@@ -275,7 +327,9 @@ def test_what_a_kernel_cannot_do_is_said(policy: Policy, abi: int, filtered: boo
 
 @pytest.mark.attack
 @pytest.mark.parametrize("policy", ["off", "enforce", "strict"])
-@pytest.mark.parametrize("where", ["keys.json", "db.sqlite3", "servers/another/bin/run", "installs/another/run"])
+@pytest.mark.parametrize(
+    "where", ["keys.json", "db.sqlite3", "servers/another/bin/run", "installs/another/run"]
+)
 def test_no_program_lies_in_the_sites_own_folder(tmp_path: Path, policy: str, where: str) -> None:
     own = tmp_path / where
     with override_settings(VAR_DIR=tmp_path):
@@ -291,7 +345,8 @@ def test_no_program_lies_in_the_sites_own_folder(tmp_path: Path, policy: str, wh
 
 @pytest.mark.attack
 def test_no_interpreter_lies_in_the_sites_own_folder(tmp_path: Path) -> None:
-    script, keys = tmp_path / "run", tmp_path / "var" / "keys.json"
+    script = tmp_path / "run"
+    keys = tmp_path / "var" / "keys.json"
     keys.parent.mkdir()
     keys.write_bytes(b"\x7fELF")
     for line in (f"#!{keys}", f"#!/usr/bin/env -S -u {keys} {sys.executable}"):

@@ -1,4 +1,5 @@
-"""A credential or a variable goes only where its scope says, whoever names it; only admins set scopes."""
+"""A credential or a variable goes only where its scope says, whoever names it; only admins set
+scopes."""
 
 from __future__ import annotations
 
@@ -46,9 +47,12 @@ def test_a_server_or_provider_out_of_scope_is_refused_with_what_to_do(text: str)
     for facts in ({"key": text.replace(" ", "")}, {"headers": {"A": text}}):
         with pytest.raises(ConfigInvalid, match="does not include the provider 'evil'"):
             providers.save_provider(
-                provider=Provider(slug="evil", kind="compatible", base_url="https://evil.example/v1"), actor="user:op",
+                provider=Provider(
+                    slug="evil", kind="compatible", base_url="https://evil.example/v1"
+                ),
+                actor="user:op",
                 **facts,
-            )  # fmt: skip
+            )
     server = save_server(server=Server(slug="db", command=["x"], env={"A": text}), actor="user:op")
     confirm_launch(server=server, actor="user:admin", launch_hash=server.launch_hash())
     assert SECRET in target_for(server.pk).env["A"]
@@ -62,7 +66,9 @@ def test_what_came_into_the_row_another_way_is_not_filled_in_either(text: str) -
     server.save()
     with pytest.raises(ConfigInvalid, match="does not include the server 'evil'"):
         target_for(server.pk)
-    provider = Provider(slug="evil", kind="compatible", base_url="https://evil.example/v1", key=text)
+    provider = Provider(
+        slug="evil", kind="compatible", base_url="https://evil.example/v1", key=text
+    )
     provider.confirmed_destination = provider.destination_hash()
     provider.save()
     assert "does not include the provider 'evil'" in str(provider_problem(provider))
@@ -71,7 +77,8 @@ def test_what_came_into_the_row_another_way_is_not_filled_in_either(text: str) -
 def test_only_an_admin_sets_a_scope(db: None) -> None:
     row = Credential.objects.get()
     page = f"/admin/mcpregistry/credential/{row.pk}/change/"
-    operator, admin = client_as("operator"), client_as("admin")
+    operator = client_as("operator")
+    admin = client_as("admin")
     operator.post(page, {"name": "prod_db", "value": "", "scope": "server:db\nserver:evil"})
     row.refresh_from_db()
     assert row.scope == ["server:db"]
@@ -86,7 +93,9 @@ def test_only_an_admin_sets_a_scope(db: None) -> None:
 
 
 def test_a_scope_follows_a_name_and_ends_with_its_record_and_a_change_of_it_connects_anew() -> None:
-    server = save_server(server=Server(slug="db", command=["x"], env={"A": "${cred:prod_db}"}), actor="t")
+    server = save_server(
+        server=Server(slug="db", command=["x"], env={"A": "${cred:prod_db}"}), actor="t"
+    )
     server.slug = "db2"
     save_server(server=server, actor="t")
     assert Credential.objects.get().scope == ["server:db2"]

@@ -1,4 +1,5 @@
-"""Seats of held calls: taken, renewed, given back; what follows when the last one goes, and when a process dies."""
+"""Seats of held calls: taken, renewed, given back; what follows when the last one goes, and when a
+process dies."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ MOMENT = timedelta(seconds=1)
 
 
 def leave(ticket: Ticket) -> bool:
-    return held_calls.leave(request_id=ticket.id, caller=ticket.caller, reason="Gone", now=database_now())
+    return held_calls.leave(
+        request_id=ticket.id, caller=ticket.caller, reason="Gone", now=database_now()
+    )
 
 
 def sweep(at: datetime) -> int:
@@ -28,7 +31,8 @@ def sweep(at: datetime) -> int:
 
 
 def silence() -> datetime:
-    """No process renews anything, and the clock comes by until every seat has had its second chance."""
+    """No process renews anything, and the clock comes by until every seat has had its second
+    chance."""
     over = database_now() + seats.LEASE + MOMENT
     assert sweep(over) == 0
     assert sweep(over + seats.DOUBT) == 0
@@ -40,7 +44,8 @@ def sitting() -> set[str]:
 
 
 def test_of_two_who_wait_one_may_leave_and_the_call_ends_with_the_last():
-    first, second = ask(1), ask(2)
+    first = ask(1)
+    second = ask(2)
     assert (first.caller, second.caller) == (f"{1:032x}", f"{2:032x}")
     assert leave(first) is False
     assert (state_of(first), sitting()) == (State.PENDING, {second.caller})
@@ -49,7 +54,8 @@ def test_of_two_who_wait_one_may_leave_and_the_call_ends_with_the_last():
 
 
 def test_a_caller_that_leaves_twice_takes_nobody_elses_seat():
-    first, second = ask(1), ask(2)
+    first = ask(1)
+    second = ask(2)
     assert [leave(first), leave(first)] == [False, False]
     assert (state_of(first), sitting()) == (State.PENDING, {second.caller})
 
@@ -66,14 +72,23 @@ def test_the_seat_of_a_dead_process_ends_by_itself_and_the_call_with_the_last():
     at = silence()
     assert (state_of(ticket), sweep(at)) == (State.PENDING, 1)
     call = request_of(ticket).call
-    assert (call.state, call.reason) == (State.CANCELLED, f"{held_calls.UNHEARD}. The call was not made.")
-    assert AuditEntry.objects.filter(kind="call.cancelled", subject=f"call:{call.pk}", actor="approvals").count() == 1
+    assert (call.state, call.reason) == (
+        State.CANCELLED,
+        f"{held_calls.UNHEARD}. The call was not made.",
+    )
+    assert (
+        AuditEntry.objects.filter(
+            kind="call.cancelled", subject=f"call:{call.pk}", actor="approvals"
+        ).count()
+        == 1
+    )
     assert (sitting(), sweep(at)) == (set(), 0)
 
 
 def test_a_process_that_was_only_slow_keeps_its_seats():
     """After a laptop's sleep the clock may come before the renewal."""
-    slow, dead = ask(1), ask(2)
+    slow = ask(1)
+    dead = ask(2)
     at = silence()
     seats.renew([slow.caller])
     assert sweep(at) == 1
@@ -92,7 +107,8 @@ def test_a_seat_whose_lease_is_over_counts_for_nobody_who_leaves():
 
 
 def test_a_dead_process_does_not_end_a_call_whose_caller_comes_back():
-    first, second = ask(1), ask(2)
+    first = ask(1)
+    second = ask(2)
     assert held_calls.away(request_id=second.id, caller=second.caller).state is State.PENDING
     assert sweep(silence()) == 1
     assert (state_of(first), sitting()) == (State.PENDING, set())

@@ -1,4 +1,5 @@
-"""What REST says of servers' calls is what the record says, though it is read of hours and of sums, and not of the calls."""
+"""What REST says of servers' calls is what the record says, though it is read of hours and of sums,
+and not of the calls."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ REFUSED = {State.DENIED, State.REJECTED, State.EXPIRED, State.CANCELLED, State.V
 
 def numbers(calls: list[Invocation]) -> tuple[int, int, int]:
     states = [State(call.state) for call in calls]
-    return states.count(State.SUCCEEDED), sum(s in FAILED for s in states), sum(s in REFUSED for s in states)
+    return (
+        states.count(State.SUCCEEDED),
+        sum(s in FAILED for s in states),
+        sum(s in REFUSED for s in states),
+    )
 
 
 @pytest.mark.django_db
@@ -38,7 +43,8 @@ def test_figures_of_servers_and_tools_are_those_of_the_record() -> None:
     before = history.made
     history.come(40)
     new = [f"call-{number + 1}" for number in range(before, history.made)]
-    Invocation.objects.filter(pk__in=new).update(received_at=history.now)  # in the hour that is not over
+    # in the hour that is not over
+    Invocation.objects.filter(pk__in=new).update(received_at=history.now)
     assert not said_as_recorded(history)
     assert Invocation.objects.open().filter(server_slug="git").exists()
 
@@ -46,20 +52,31 @@ def test_figures_of_servers_and_tools_are_those_of_the_record() -> None:
 def said_as_recorded(history: History) -> list[str]:
     """What differs."""
     calls = list(Invocation.objects.filter(server_slug="git").order_by("received_at"))
-    used = [call.received_at for call in calls if call.state == State.SUCCEEDED or call.state in FAILED]
-    found = server_figures.of_servers(["git", "never"], now=history.now).get("git", server_figures.Figures())
+    used = [
+        call.received_at for call in calls if call.state == State.SUCCEEDED or call.state in FAILED
+    ]
+    found = server_figures.of_servers(["git", "never"], now=history.now).get(
+        "git", server_figures.Figures()
+    )
     wrong = [] if numbers(calls) == (found.succeeded, found.failed, found.refused) else ["git"]
     wrong += [] if found.last == max(used) else ["last"]
     tools = server_figures.of_tools("git", now=history.now)
     for tool in {call.tool_name for call in calls}:
-        of_tool, each = [c for c in calls if c.tool_name == tool], tools.get(tool, server_figures.Figures())
+        of_tool = [c for c in calls if c.tool_name == tool]
+        each = tools.get(tool, server_figures.Figures())
         took = [
             c.duration_ms
             for c in of_tool
-            if c.outcome != "ask" and c.duration_ms is not None and (c.state == State.SUCCEEDED or c.state in FAILED)
+            if c.outcome != "ask"
+            and c.duration_ms is not None
+            and (c.state == State.SUCCEEDED or c.state in FAILED)
         ]
         right = numbers(of_tool) == (each.succeeded, each.failed, each.refused)
-        right = right and each.last == of_tool[-1].received_at and each.mean == pytest.approx(sum(took) / len(took))
+        right = (
+            right
+            and each.last == of_tool[-1].received_at
+            and each.mean == pytest.approx(sum(took) / len(took))
+        )
         wrong += [] if right else [tool]
     return wrong
 

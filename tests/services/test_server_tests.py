@@ -1,4 +1,5 @@
-"""A test is claimed once, and whatever happened is in its row; only a server that listed its tools works."""
+"""A test is claimed once, and whatever happened is in its row; only a server that listed its tools
+works."""
 
 from __future__ import annotations
 
@@ -33,20 +34,29 @@ from tests.services.test_connections import FOUND
 pytestmark = pytest.mark.django_db
 TIMINGS = {"connect": 512.34, "list": 3.21, "total": 600.0}
 PASSED = TestReport(True, None, FOUND, None, "ready\x00\n", TIMINGS)
-FAILED = TestReport(False, AuthFailed("It refused our token.", remedy="Renew it."), None, None, "", {"total": 5.0})
+FAILED = TestReport(
+    False, AuthFailed("It refused our token.", remedy="Renew it."), None, None, "", {"total": 5.0}
+)
 CALL_FAILED = TestReport(False, TimedOut("Too slow."), FOUND, None, "", TIMINGS)
 TOOL_FAILED = TestReport(True, None, FOUND, {"isError": True, "content": []}, "", TIMINGS)
 
 
 def queued(server: Server, **changes) -> ServerTest:
-    return queue_test(server=server, actor="test", **({"call_tool": "", "call_arguments": {}} | changes))
+    return queue_test(
+        server=server, actor="test", **({"call_tool": "", "call_arguments": {}} | changes)
+    )
 
 
 def test_a_passed_test_keeps_its_figures_and_quarantines_what_it_saw():
     server = confirmed()
     test = run_test(test_id=queued(server).pk, probe=lambda *_: PASSED)
     test.refresh_from_db()
-    assert (test.verdict, test.protocol_era, test.tool_count, test.error_code) == ("passed", "modern", 1, "")
+    assert (test.verdict, test.protocol_era, test.tool_count, test.error_code) == (
+        "passed",
+        "modern",
+        1,
+        "",
+    )
     assert test.timings == {"connect": 512.3, "list": 3.2, "total": 600.0}
     assert test.started_at <= test.finished_at
     assert test.stderr_tail == "ready␀\n"
@@ -58,14 +68,21 @@ def test_a_failed_test_names_code_and_remedy_and_counts_against_the_server():
     server = confirmed()
     test = run_test(test_id=queued(server).pk, probe=lambda *_: FAILED)
     test.refresh_from_db()
-    assert (test.verdict, test.error_code, test.error) == ("failed", "AUTH_FAILED", "It refused our token. Renew it.")
+    assert (test.verdict, test.error_code, test.error) == (
+        "failed",
+        "AUTH_FAILED",
+        "It refused our token. Renew it.",
+    )
     assert (test.tool_count, Tool.objects.count()) == (None, 0)
     assert Server.objects.get(pk=server.pk).consecutive_failures == 1
 
 
-@pytest.mark.parametrize(("report", "code"), [(CALL_FAILED, "TIMEOUT"), (TOOL_FAILED, "TOOL_ERROR")])
+@pytest.mark.parametrize(
+    ("report", "code"), [(CALL_FAILED, "TIMEOUT"), (TOOL_FAILED, "TOOL_ERROR")]
+)
 def test_a_failed_call_fails_the_test_but_the_server_works(report, code):
-    server, asked = confirmed(), []
+    server = confirmed()
+    asked = []
     row = queued(server, call_tool="echo", call_arguments={"b": 1, "a": [2]})
 
     def probe(server_id, call, _in_sandbox):
@@ -79,24 +96,34 @@ def test_a_failed_call_fails_the_test_but_the_server_works(report, code):
 
 
 def test_a_test_in_the_sandbox_says_nothing_of_the_servers_health_and_leads_to_it_once_it_has_passed():
-    server, forced = confirmed(), []
+    server = confirmed()
+    forced = []
 
     def probe(report):
         return lambda _server, _call, in_sandbox: forced.append(in_sandbox) or report
 
-    run_test(test_id=request_test(server=server, actor="test", in_sandbox=True).pk, probe=probe(FAILED))
+    run_test(
+        test_id=request_test(server=server, actor="test", in_sandbox=True).pk, probe=probe(FAILED)
+    )
     assert Server.objects.get(pk=server.pk).consecutive_failures == 0
     with pytest.raises(Conflict, match="No test in the sandbox"):
         lifecycle.enforce_sandbox(server=Server.objects.get(pk=server.pk), actor="test")
-    run_test(test_id=request_test(server=server, actor="test", in_sandbox=True).pk, probe=probe(PASSED))
+    run_test(
+        test_id=request_test(server=server, actor="test", in_sandbox=True).pk, probe=probe(PASSED)
+    )
     enforced = lifecycle.enforce_sandbox(server=Server.objects.get(pk=server.pk), actor="test")
-    assert (enforced.sandbox, enforced.lifecycle, enforced.launch_confirmed) == ("enforce", "active", True)
+    assert (enforced.sandbox, enforced.lifecycle, enforced.launch_confirmed) == (
+        "enforce",
+        "active",
+        True,
+    )
     assert not sandbox.tried(enforced), "it holds for the revision that was tried"
     assert forced == [True, True]
 
 
 def test_a_message_delivered_twice_runs_the_test_once():
-    server, runs = confirmed(), []
+    server = confirmed()
+    runs = []
     row = queued(server)
 
     def probe(*_):
@@ -143,11 +170,15 @@ def test_progress_is_kept_only_while_the_test_runs():
 
 
 def test_tests_of_a_dead_worker_end_at_once():
-    dead, alive = queued(confirmed("dead")), queued(confirmed("alive"))
+    dead = queued(confirmed("dead"))
+    alive = queued(confirmed("alive"))
     assert claim_tests(1, worker="worker@here:47") == [dead.pk]
     assert claim_tests(1, worker="worker@here:48") == [alive.pk]
     assert give_up_of("worker@here:47", timezone.now()) == 1
-    assert dict(ServerTest.objects.values_list("pk", "verdict")) == {dead.pk: "failed", alive.pk: "running"}
+    assert dict(ServerTest.objects.values_list("pk", "verdict")) == {
+        dead.pk: "failed",
+        alive.pk: "running",
+    }
 
 
 def test_a_running_test_of_a_living_worker_is_not_given_up():
@@ -159,7 +190,8 @@ def test_a_running_test_of_a_living_worker_is_not_given_up():
 def test_tests_whose_message_was_lost_are_sent_again(monkeypatch):
     sent = []
     monkeypatch.setattr(checks, "wake", lambda *words: not sent.append(words))
-    old, new = queued(confirmed()), queued(confirmed("slow"))
+    old = queued(confirmed())
+    new = queued(confirmed("slow"))
     ServerTest.objects.filter(pk=old.pk).update(requested_at=timezone.now() - timedelta(seconds=31))
     assert resend_waiting(timezone.now()) == 1
     assert sent == [("test_server", old.pk)]
@@ -193,11 +225,17 @@ def test_queued_tests_are_claimed_once_the_oldest_first():
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("fails_at", "claimed"), [(1, 0), (2, 1)])
-def test_tests_stay_queued_if_the_database_fails_while_they_are_claimed(monkeypatch, fails_at, claimed):
+def test_tests_stay_queued_if_the_database_fails_while_they_are_claimed(
+    monkeypatch, fails_at, claimed
+):
     """Those that were claimed before are worked on: nobody else would."""
-    server, user = confirmed(), User.objects.create(username="bob")
-    waiting = [queued(server, user=user, call_tool="echo", call_arguments={"n": n}).pk for n in range(3)]
-    asked, claim = iter(range(1, 10)), trials._claim
+    server = confirmed()
+    user = User.objects.create(username="bob")
+    waiting = [
+        queued(server, user=user, call_tool="echo", call_arguments={"n": n}).pk for n in range(3)
+    ]
+    asked = iter(range(1, 10))
+    claim = trials._claim
 
     def claim_until_it_fails(test_id: int, *, worker: str) -> bool:
         if next(asked) == fails_at:

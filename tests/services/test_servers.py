@@ -19,7 +19,9 @@ ACTOR = "test"
 
 
 def draft(**facts: Any) -> Server:
-    return lifecycle.save_server(server=Server(**{"slug": "s", "command": ["x"]} | facts), actor=ACTOR)
+    return lifecycle.save_server(
+        server=Server(**{"slug": "s", "command": ["x"]} | facts), actor=ACTOR
+    )
 
 
 def active(**facts: Any) -> Server:
@@ -47,7 +49,13 @@ def test_a_confirmed_server_is_active():
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("command", ["x", "--evil"]), ("cwd", "/tmp"), ("env", {"A": "2"}), ("env", {"B": "1"}), ("env", {})],
+    [
+        ("command", ["x", "--evil"]),
+        ("cwd", "/tmp"),
+        ("env", {"A": "2"}),
+        ("env", {"B": "1"}),
+        ("env", {}),
+    ],
 )
 def test_any_change_of_a_local_launch_needs_a_new_confirmation(name: str, value: Any):
     server = active(env={"A": "1"})
@@ -60,7 +68,12 @@ def test_any_change_of_a_local_launch_needs_a_new_confirmation(name: str, value:
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("url", "https://evil/mcp"), ("headers", {"A": "2"}), ("allowed_networks", ["10.0.0.0/8"]), ("transport", "sse")],
+    [
+        ("url", "https://evil/mcp"),
+        ("headers", {"A": "2"}),
+        ("allowed_networks", ["10.0.0.0/8"]),
+        ("transport", "sse"),
+    ],
 )
 def test_any_change_of_where_a_remote_server_is_needs_a_new_confirmation(name: str, value: Any):
     server = remote(headers={"A": "1"})
@@ -70,9 +83,19 @@ def test_any_change_of_where_a_remote_server_is_needs_a_new_confirmation(name: s
 
 @pytest.mark.parametrize(
     ("name", "value", "revision"),
-    [("name", "New", 1), ("description", "x", 1), ("request_timeout", 5.0, 2), ("max_concurrency", 2, 2), ("max_tools", 9, 2), ("max_definition_bytes", 9_000, 2), ("shared_by", "agent", 2), ("asks_sampling", False, 2), ("resend", "never", 2),
-     ("slug", "renamed", 2)],
-)  # fmt: skip
+    [
+        ("name", "New", 1),
+        ("description", "x", 1),
+        ("request_timeout", 5.0, 2),
+        ("max_concurrency", 2, 2),
+        ("max_tools", 9, 2),
+        ("max_definition_bytes", 9_000, 2),
+        ("shared_by", "agent", 2),
+        ("asks_sampling", False, 2),
+        ("resend", "never", 2),
+        ("slug", "renamed", 2),
+    ],
+)
 def test_other_changes_keep_it_active(name: str, value: Any, revision: int):
     server = active()
     setattr(server, name, value)
@@ -93,7 +116,8 @@ def test_what_was_changed_after_it_was_shown_cannot_be_confirmed():
 
 @pytest.mark.attack
 def test_the_hash_covers_secret_values_but_shows_none():
-    first, second = draft(env={"TOKEN": "canary"}), Server(slug="s", command=["x"], env={"TOKEN": "other"})
+    first = draft(env={"TOKEN": "canary"})
+    second = Server(slug="s", command=["x"], env={"TOKEN": "other"})
     assert first.launch_hash() != second.launch_hash()
     assert "canary" not in repr(first.launch_facts())
     assert "canary" not in repr([*AuditEntry.objects.values()])
@@ -122,11 +146,29 @@ def test_where_local_servers_are_off_none_can_be_confirmed(settings: Any):
 
 @pytest.mark.parametrize(
     "facts",
-    [{"slug": "integration"}, {"command": []}, {"command": "x"}, {"command": ["x"], "url": "https://h"}, {"env": {"LD_PRELOAD": "x"}}, {"slug": "a__b"},
-     {"transport": "http"}, {"transport": "http", "command": [], "url": "ftp://h"}, {"transport": "nosuch"},
-     {"transport": "http", "command": [], "url": "https://h", "headers": {"A": "x\r\ny"}}, {"request_timeout": -1},
-     {"transport": "websocket", "command": [], "url": "https://h"}, {"max_concurrency": 0}, {"max_tools": 0}, {"max_definition_bytes": 1}, {"max_sessions": 0}, {"shared_by": "nobody"}, {"shared_by": "agent", "connect_mode": "eager"}, {"max_tools": 10_001}, {"connect_timeout": 0}],
-)  # fmt: skip
+    [
+        {"slug": "integration"},
+        {"command": []},
+        {"command": "x"},
+        {"command": ["x"], "url": "https://h"},
+        {"env": {"LD_PRELOAD": "x"}},
+        {"slug": "a__b"},
+        {"transport": "http"},
+        {"transport": "http", "command": [], "url": "ftp://h"},
+        {"transport": "nosuch"},
+        {"transport": "http", "command": [], "url": "https://h", "headers": {"A": "x\r\ny"}},
+        {"request_timeout": -1},
+        {"transport": "websocket", "command": [], "url": "https://h"},
+        {"max_concurrency": 0},
+        {"max_tools": 0},
+        {"max_definition_bytes": 1},
+        {"max_sessions": 0},
+        {"shared_by": "nobody"},
+        {"shared_by": "agent", "connect_mode": "eager"},
+        {"max_tools": 10_001},
+        {"connect_timeout": 0},
+    ],
+)
 def test_what_cannot_work_is_refused_with_a_remedy(facts: dict[str, Any]):
     with pytest.raises(ConfigInvalid) as caught:
         draft(**facts)
@@ -154,12 +196,18 @@ def test_deleting_takes_tools_and_grants_along_and_is_told():
         {"env": {"A": "x ${cred:forge}"}},
         {"command": ["x", "--token=${cred:forge}"]},
         {"command": [], "transport": "http", "url": "https://h/mcp?key=${cred:forge}"},
-        {"command": [], "transport": "http", "url": "https://h/mcp", "headers": {"A": "Bearer ${cred:forge:-none}"}},
+        {
+            "command": [],
+            "transport": "http",
+            "url": "https://h/mcp",
+            "headers": {"A": "Bearer ${cred:forge:-none}"},
+        },
     ],
     ids=["env", "command", "url", "headers"],
 )
 def test_whatever_a_credential_stands_for_is_part_of_its_servers_revision(facts: dict[str, Any]):
-    server, other = active(**facts), active(slug="other", env={"A": "${cred:forget}", "B": "${forge}"})
+    server = active(**facts)
+    other = active(slug="other", env={"A": "${cred:forget}", "B": "${forge}"})
 
     def revision() -> int:
         assert Server.objects.get(pk=other.pk).revision == other.revision
@@ -168,7 +216,9 @@ def test_whatever_a_credential_stands_for_is_part_of_its_servers_revision(facts:
         return now.revision - server.revision
 
     scope = [f"server:{server.slug}"]
-    forge = credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one", scope=scope)
+    forge = credentials.save_credential(
+        credential=Credential(name="forge"), actor=ACTOR, value="one", scope=scope
+    )
     assert revision() == 1
     credentials.save_credential(credential=forge, actor=ACTOR, value="two")
     assert revision() == 2
@@ -187,6 +237,8 @@ def test_whatever_a_credential_stands_for_is_part_of_its_servers_revision(facts:
 def test_a_save_of_a_row_that_was_read_earlier_does_not_set_its_revision_back():
     server = active(env={"A": "${cred:forge}"})
     scope = [f"server:{server.slug}"]
-    credentials.save_credential(credential=Credential(name="forge"), actor=ACTOR, value="one", scope=scope)
+    credentials.save_credential(
+        credential=Credential(name="forge"), actor=ACTOR, value="one", scope=scope
+    )
     server.name = "Other"
     assert lifecycle.save_server(server=server, actor=ACTOR).revision == 2

@@ -7,7 +7,16 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, Conflict, Denied
-from mcpregistry.models import Agent, AuditEntry, Credential, Endpoint, PolicyRule, Server, ServerTest, Tool
+from mcpregistry.models import (
+    Agent,
+    AuditEntry,
+    Credential,
+    Endpoint,
+    PolicyRule,
+    Server,
+    ServerTest,
+    Tool,
+)
 from mcpregistry.queries.setting_up import standing, to_decide
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle, setting_up
@@ -16,7 +25,8 @@ from tests.fakes.seed import tool
 
 pytestmark = [pytest.mark.django_db]
 
-ACTOR, SECRET = "user:test", "hunter2-very-secret"
+ACTOR = "user:test"
+SECRET = "hunter2-very-secret"
 
 
 @pytest.fixture
@@ -36,7 +46,10 @@ def add(user: User, made: Server, secrets: dict[str, str], kept: tuple[str, ...]
 def test_a_secret_becomes_a_credential_of_this_server_alone(admin: User) -> None:
     Credential.objects.create(name="tides-token")
     made = add(
-        admin, server(command=["uvx", "x", "--token=${cred:tides-token}"]), {"tides-token": SECRET}, ("tides-token",)
+        admin,
+        server(command=["uvx", "x", "--token=${cred:tides-token}"]),
+        {"tides-token": SECRET},
+        ("tides-token",),
     )
     assert made.command == ["uvx", "x", "--token=${cred:tides-token-2}"]
     kept = Credential.objects.get(name="tides-token-2")
@@ -89,7 +102,11 @@ def test_definitions_claims_and_rules_are_accepted_together_or_not_at_all(admin:
     waiting = {each.name: each for each in to_decide(made)}
     newest = [waiting["look"].latest_id, waiting["wipe"].latest_id]
     rules = setting_up.proposed_rules(made)
-    assert [(rule.outcome, setting_up.unanswered(rule)) for rule in rules] == [("allow", ""), ("ask", ""), ("ask", "")]
+    assert [(rule.outcome, setting_up.unanswered(rule)) for rule in rules] == [
+        ("allow", ""),
+        ("ask", ""),
+        ("ask", ""),
+    ]
     observe.observe(server=made, listed=[tool("look", "Looks away."), tool("wipe", "Wipes.")])
     order = {"vouched": [waiting["look"].pk], "rules": rules, "user": admin, "actor": ACTOR}
     with pytest.raises(Conflict):
@@ -98,20 +115,25 @@ def test_definitions_claims_and_rules_are_accepted_together_or_not_at_all(admin:
     assert not Tool.objects.filter(server=made).serving().exists()
     assert setting_up.accept(server=made, definitions=newest[1:], **order) == 1
     assert [rule.name for rule in PolicyRule.objects.filter(server=made).order_by("pk")] == [
-        "tides: reading runs", "tides: writing asks", "tides: destroying asks",
-    ]  # fmt: skip
+        "tides: reading runs",
+        "tides: writing asks",
+        "tides: destroying asks",
+    ]
     assert setting_up.proposed_rules(made) == []
 
 
 def test_what_others_decided_meanwhile_is_not_overruled(admin: User) -> None:
     made = answered(add(admin, server(), {}, ()))
     waiting = {each.name: each for each in to_decide(made)}
-    look, wipe = waiting["look"], waiting["wipe"]
+    look = waiting["look"]
+    wipe = waiting["wipe"]
     assert look.latest is not None
     decisions.reject(definition=look.latest, actor=ACTOR)
     order = {"server": made, "user": admin, "actor": ACTOR}
     with pytest.raises(Conflict, match="rejected"):
-        setting_up.accept(definitions=[look.latest_id, wipe.latest_id], vouched=[], rules=[], **order)
+        setting_up.accept(
+            definitions=[look.latest_id, wipe.latest_id], vouched=[], rules=[], **order
+        )
     assert not Tool.objects.filter(server=made).serving().exists()
     chosen = setting_up.possible_rules(made)
     setting_up.accept(definitions=[], vouched=[], rules=chosen[:1], **order)
@@ -123,7 +145,13 @@ def test_what_others_decided_meanwhile_is_not_overruled(admin: User) -> None:
 def test_claims_are_vouched_for_with_the_definition_that_makes_them_alone(admin: User) -> None:
     made = answered(add(admin, server(), {}, ()))
     waiting = {each.name: each for each in to_decide(made)}
-    order = {"vouched": [waiting["look"].pk], "rules": [], "server": made, "user": admin, "actor": ACTOR}
+    order = {
+        "vouched": [waiting["look"].pk],
+        "rules": [],
+        "server": made,
+        "user": admin,
+        "actor": ACTOR,
+    }
     decisions.approve_waiting(server=made, actor=ACTOR)
     setting_up.accept(definitions=[], **order)
     assert Tool.objects.get(pk=waiting["look"].pk).read_only is None
@@ -131,14 +159,17 @@ def test_claims_are_vouched_for_with_the_definition_that_makes_them_alone(admin:
     setting_up.accept(definitions=[waiting["look"].latest_id], **order)
     assert Tool.objects.get(pk=waiting["look"].pk).read_only is True
     assert [*AuditEntry.objects.order_by("seq").values_list("kind", flat=True)][before:] == [
-        "definition.approved", "tool.confirmed",
-    ]  # fmt: skip
+        "definition.approved",
+        "tool.confirmed",
+    ]
 
 
 def test_a_rule_that_nobody_could_answer_says_so(admin: User) -> None:
     User.objects.all().delete()
     made = answered(add(User.objects.create_user("nobody"), server(), {}, ()))
-    assert ["no active user" in setting_up.unanswered(rule) for rule in setting_up.proposed_rules(made)] == [
+    assert [
+        "no active user" in setting_up.unanswered(rule) for rule in setting_up.proposed_rules(made)
+    ] == [
         False,
         True,
         True,
@@ -146,9 +177,16 @@ def test_a_rule_that_nobody_could_answer_says_so(admin: User) -> None:
 
 
 def test_the_same_grant_is_not_made_twice(admin: User) -> None:
-    made, agent = add(admin, server(), {}, ()), Agent.objects.create(slug="a")
+    made = add(admin, server(), {}, ())
+    agent = Agent.objects.create(slug="a")
     narrow = Endpoint.objects.create(slug="narrow", scope="listed")
-    order = {"server": made, "agents": [agent], "endpoints": [narrow], "user": admin, "actor": ACTOR}
+    order = {
+        "server": made,
+        "agents": [agent],
+        "endpoints": [narrow],
+        "user": admin,
+        "actor": ACTOR,
+    }
     assert len(setting_up.open_to(**order)) == 2
     assert setting_up.open_to(**order) == []
     assert [grant.kind for grant in setting_up.open_to(**order, everything=True)] == ["", ""]

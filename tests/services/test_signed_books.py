@@ -1,4 +1,5 @@
-"""Somebody who writes to the database without keys cannot empty the books of energy and budgets unnoticed."""
+"""Somebody who writes to the database without keys cannot empty the books of energy and budgets
+unnoticed."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def budget() -> Budget:
     """A budget of which four calls were spent."""
     owner = agents.save_agent(agent=Agent(slug="ann"), actor="test")
     row = books.save_budget(
-        budget=Budget(slug="daily", agent=owner, unit="calls", period="day", hard=Decimal(10)), actor="test"
+        budget=Budget(slug="daily", agent=owner, unit="calls", period="day", hard=Decimal(10)),
+        actor="test",
     )
     for number in range(ENTRIES):
         spend(row, f"c{number}")
@@ -58,12 +60,16 @@ def sealed(pool: EnergyPool, budget: Budget) -> None:
 
 
 def charge(row: EnergyPool, reference: str) -> None:
-    pools.charge(pools.locked(row.pk), EnergyEntry.Kind.CALL, 10.0, now=database_now(), reference=reference)
+    pools.charge(
+        pools.locked(row.pk), EnergyEntry.Kind.CALL, 10.0, now=database_now(), reference=reference
+    )
 
 
 def spend(row: Budget, reference: str) -> None:
     fresh = Budget.objects.select_for_update().get(pk=row.pk)
-    books.spend(fresh, BudgetEntry.Kind.CALL, 1, agent="ann", reference=reference, now=database_now())
+    books.spend(
+        fresh, BudgetEntry.Kind.CALL, 1, agent="ann", reference=reference, now=database_now()
+    )
 
 
 def broken() -> set[str]:
@@ -78,9 +84,17 @@ def add_setting() -> None:
     """A level that an entry of the kind *setting* seems to tell."""
     row = EnergyPool.objects.get()
     EnergyEntry.objects.create(
-        pool=row, kind="setting", amount=0, before=100, after=100, at=timezone.now(), seq=ENTRIES + 1,
-        prev=row.book_hash, hash="f" * 64, key_id=EnergyEntry.objects.first().key_id,
-    )  # fmt: skip
+        pool=row,
+        kind="setting",
+        amount=0,
+        before=100,
+        after=100,
+        at=timezone.now(),
+        seq=ENTRIES + 1,
+        prev=row.book_hash,
+        hash="f" * 64,
+        key_id=EnergyEntry.objects.first().key_id,
+    )
     EnergyPool.objects.update(level=100, book_seq=ENTRIES + 1, book_hash="f" * 64)
 
 
@@ -128,21 +142,36 @@ def change_an_entry() -> None:
 @pytest.mark.parametrize(
     "tamper",
     [
-        fill_up, add_setting, turn_time_back, empty_the_pool, wind_the_pool_back, forget_spending, empty_the_budget,
-        keep_the_last_entry, change_an_entry, hide_from_seals,
+        fill_up,
+        add_setting,
+        turn_time_back,
+        empty_the_pool,
+        wind_the_pool_back,
+        forget_spending,
+        empty_the_budget,
+        keep_the_last_entry,
+        change_an_entry,
+        hide_from_seals,
     ],
-)  # fmt: skip
-def test_books_that_were_emptied_are_found_by_the_scheduled_check(sealed: None, tamper: Callable[[], Any]):
+)
+def test_books_that_were_emptied_are_found_by_the_scheduled_check(
+    sealed: None, tamper: Callable[[], Any]
+):
     tamper()
     assert verify().problems != ()
     assert verify(full=True).problems != ()
 
 
 @pytest.mark.exhaustive(one_in=3)
-@pytest.mark.parametrize("tamper", [fill_up, add_setting, forget_spending, keep_the_last_entry, change_an_entry])
+@pytest.mark.parametrize(
+    "tamper", [fill_up, add_setting, forget_spending, keep_the_last_entry, change_an_entry]
+)
 def test_books_that_were_emptied_break_an_invariant(sealed: None, tamper: Callable[[], Any]):
     tamper()
-    assert broken() & {"The entries of each energy pool add up.", "The entries of each budget add up."}
+    assert broken() & {
+        "The entries of each energy pool add up.",
+        "The entries of each budget add up.",
+    }
 
 
 def test_changed_entry_in_the_middle_breaks_an_invariant(sealed: None):
@@ -157,7 +186,10 @@ def test_books_wound_back_are_found_after_new_entries(sealed: None):
         charge(EnergyPool.objects.get(), f"later{number}")
     assert seal() is not None
     for full in (False, True, False):
-        assert any("was changed, although a checkpoint covers it" in found for found in verify(full=full).problems)
+        assert any(
+            "was changed, although a checkpoint covers it" in found
+            for found in verify(full=full).problems
+        )
 
 
 def test_deleted_period_is_made_again_with_what_was_spent(budget: Budget):
@@ -197,8 +229,11 @@ def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
 
 @pytest.mark.parametrize("days", [0, 1000])
 def test_level_that_was_changed_counts_for_nothing_where_the_books_go_on(sealed: None, days: int):
-    """A person saves the pool, or a clock seems to have been far ahead when the level was written."""
-    EnergyPool.objects.update(level=F("capacity"), level_at=timezone.now() + timedelta(days=days), regeneration=0.001)
+    """A person saves the pool, or a clock seems to have been far ahead when the level was
+    written."""
+    EnergyPool.objects.update(
+        level=F("capacity"), level_at=timezone.now() + timedelta(days=days), regeneration=0.001
+    )
     row = EnergyPool.objects.get()
     if days:
         charge(row, "later")
@@ -233,7 +268,8 @@ def test_pool_deleted_by_hand_is_found(sealed: None):
 
 def test_saved_pool_and_budget_go_on_in_their_books(sealed: None):
     """A form has read the row before the last entry was added."""
-    pool, budget = EnergyPool.objects.get(), Budget.objects.get()
+    pool = EnergyPool.objects.get()
+    budget = Budget.objects.get()
     charge(pool, "meanwhile")
     spend(budget, "meanwhile")
     pools.save_pool(pool=pool, actor="test")

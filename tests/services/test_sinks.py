@@ -35,7 +35,9 @@ def kept(tmp_path: Path, settings) -> Path:
 
 
 def numbers(file: Path) -> list[int]:
-    return [json.loads(json.loads(line)["seal"])["number"] for line in file.read_text().splitlines()]
+    return [
+        json.loads(json.loads(line)["seal"])["number"] for line in file.read_text().splitlines()
+    ]
 
 
 def compared(file: Path) -> tuple[int, str]:

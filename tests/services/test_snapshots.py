@@ -15,7 +15,13 @@ from django.utils import timezone
 from mcpregistry.calls.catalog import catalogue_now
 from mcpregistry.domain.policy.access import may_call, may_see
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Token, Tool, Workspace
-from mcpregistry.services.configuration.snapshot import Known, current_revision, follow, load_snapshot, snapshot_now
+from mcpregistry.services.configuration.snapshot import (
+    Known,
+    current_revision,
+    follow,
+    load_snapshot,
+    snapshot_now,
+)
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -24,10 +30,15 @@ NOW = timezone.now()
 def fill(count: int) -> None:
     for n in range(count):
         server = Server.objects.create(slug=f"s{n}", command=["x"], lifecycle="active")
-        agent, endpoint = Agent.objects.create(slug=f"a{n}"), Endpoint.objects.create(slug=f"e{n}")
+        agent = Agent.objects.create(slug=f"a{n}")
+        endpoint = Endpoint.objects.create(slug=f"e{n}")
         for name in ("x", "y"):
-            tool = Tool.objects.create(server=server, name=name, first_seen_at=NOW, last_seen_at=NOW)
-            definition = Definition.objects.create(tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW)
+            tool = Tool.objects.create(
+                server=server, name=name, first_seen_at=NOW, last_seen_at=NOW
+            )
+            definition = Definition.objects.create(
+                tool=tool, hash=name, body=json.dumps({"name": name}), seen_at=NOW
+            )
             tool.pinned = definition
             tool.latest = definition
             tool.save()
@@ -70,7 +81,12 @@ def test_a_whole_site_is_in_it():
     fill(2)
     found = load_snapshot()
     assert found.revision == current_revision()
-    assert (len(found.servers), len(found.tools), len(found.agents), len(found.endpoints)) == (2, 4, 2, 2)
+    assert (len(found.servers), len(found.tools), len(found.agents), len(found.endpoints)) == (
+        2,
+        4,
+        2,
+        2,
+    )
     assert found.tokens["h0"].agent == "a0"
     assert [len(agent.grants) for agent in found.agents.values()] == [1, 1]
     assert [workspace.directory for workspace in found.workspaces] == ["/0", "/1"]
@@ -106,7 +122,9 @@ def test_tokens_of_people_are_not_for_calls(django_user_model: Any):
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("value", ["\ud800", "a\x00b", 10**400, 12345678901234567890123, 1e308], ids=range(5))
+@pytest.mark.parametrize(
+    "value", ["\ud800", "a\x00b", 10**400, 12345678901234567890123, 1e308], ids=range(5)
+)
 def test_one_odd_definition_does_not_keep_the_site_from_loading(value: Any):
     from mcpregistry.services.definitions import decisions, observe
 
@@ -122,7 +140,8 @@ def test_one_odd_definition_does_not_keep_the_site_from_loading(value: Any):
 def test_nothing_secret_is_in_a_snapshot():
     fill(1)
     server = Server.objects.get()
-    server.env, server.headers = {"TOKEN": "canary"}, {"Authorization": "canary"}
+    server.env = {"TOKEN": "canary"}
+    server.headers = {"Authorization": "canary"}
     server.save()
     assert "canary" not in repr(load_snapshot())
     assert "sealed" not in repr(load_snapshot())
@@ -131,25 +150,32 @@ def test_nothing_secret_is_in_a_snapshot():
 @pytest.mark.parametrize("seen", ["approved", "waiting"])
 def test_a_resource_that_is_switched_off_is_read_by_no_template(seen: str):
     server = Server.objects.create(slug="s", command=["x"], lifecycle="active")
-    agent, endpoint = (
-        Agent.objects.create(slug="a", capabilities=["mcp_integration"]),
-        Endpoint.objects.create(slug="e"),
-    )
+    agent = Agent.objects.create(slug="a", capabilities=["mcp_integration"])
+    endpoint = Endpoint.objects.create(slug="e")
     Grant.objects.create(agent=agent, server=server, kind="")
     for kind, key, name in (("template", "uriTemplate", "x://{n}"), ("resource", "uri", "x://1")):
-        tool = Tool.offers.create(server=server, kind=kind, name=name, first_seen_at=NOW, last_seen_at=NOW)
+        tool = Tool.offers.create(
+            server=server, kind=kind, name=name, first_seen_at=NOW, last_seen_at=NOW
+        )
         body = json.dumps({key: name, "name": "n"})
-        tool.latest = Definition.objects.create(tool=tool, hash=f"{kind} {seen}", body=body, seen_at=NOW)
+        tool.latest = Definition.objects.create(
+            tool=tool, hash=f"{kind} {seen}", body=body, seen_at=NOW
+        )
         tool.pinned = tool.latest if kind == "template" or seen == "approved" else None
         tool.save()
 
     def served() -> list[str | None]:
         found = catalogue_now(agent, endpoint, now=NOW)
         assert found is not None
-        places = [(each[0].find(each[1]), each[2]) for each in map(found.reading, ("x://1", "x://2"))]
+        places = [
+            (each[0].find(each[1]), each[2]) for each in map(found.reading, ("x://1", "x://2"))
+        ]
         template = found.of_kind("template").entries["x://{n}"].offer.tool
         assert may_call(found.agent, found.endpoint, template, {"uri": "x://2"}, NOW.timestamp())
-        assert may_call(found.agent, found.endpoint, template, {"uri": "x://1"}, NOW.timestamp()) is tool.enabled
+        assert (
+            may_call(found.agent, found.endpoint, template, {"uri": "x://1"}, NOW.timestamp())
+            is tool.enabled
+        )
         return [entry.offer.tool.kind if entry else None for entry, _ in places]
 
     assert served() == ["resource" if seen == "approved" else "template", "template"]
@@ -160,25 +186,41 @@ def test_a_resource_that_is_switched_off_is_read_by_no_template(seen: str):
 
 def _changed(chance: random.Random) -> None:
     """Something, by whatever way."""
-    servers, tools = list(Server.objects.all()), list(Tool.objects.all())
-    server, tool = chance.choice(servers), chance.choice(tools)
+    servers = list(Server.objects.all())
+    tools = list(Tool.objects.all())
+    server = chance.choice(servers)
+    tool = chance.choice(tools)
     match chance.randrange(9):
         case 0:
-            Server.objects.filter(pk=server.pk).update(lifecycle=chance.choice(["active", "disabled"]))
+            Server.objects.filter(pk=server.pk).update(
+                lifecycle=chance.choice(["active", "disabled"])
+            )
         case 1:
-            Server.objects.filter(pk=server.pk).update(mcp_apps=not server.mcp_apps, revision=server.revision + 1)
+            Server.objects.filter(pk=server.pk).update(
+                mcp_apps=not server.mcp_apps, revision=server.revision + 1
+            )
         case 2:
-            Tool.objects.filter(pk=tool.pk).update(enabled=not tool.enabled, call_energy=chance.random())
+            Tool.objects.filter(pk=tool.pk).update(
+                enabled=not tool.enabled, call_energy=chance.random()
+            )
         case 3:
-            body = {"name": tool.name, "description": str(chance.random()), "_meta": {"ui": {"resourceUri": "ui://x"}}}
-            new = Definition.objects.create(tool=tool, hash=str(chance.random()), body=json.dumps(body), seen_at=NOW)
+            body = {
+                "name": tool.name,
+                "description": str(chance.random()),
+                "_meta": {"ui": {"resourceUri": "ui://x"}},
+            }
+            new = Definition.objects.create(
+                tool=tool, hash=str(chance.random()), body=json.dumps(body), seen_at=NOW
+            )
             Tool.objects.filter(pk=tool.pk).update(pinned=new, latest=new)
         case 4:
             Tool.objects.filter(pk=tool.pk).update(pinned=tool.definitions.order_by("id").first())
         case 5:
             Grant.objects.create(agent=chance.choice(list(Agent.objects.all())), tool=tool)
         case 6:
-            Grant.objects.filter(pk=chance.choice([0, *Grant.objects.values_list("pk", flat=True)])).delete()
+            Grant.objects.filter(
+                pk=chance.choice([0, *Grant.objects.values_list("pk", flat=True)])
+            ).delete()
         case 7 if len(servers) > 2:
             Tool.objects.filter(server=server).update(pinned=None, latest=None)
             server.delete()
@@ -188,7 +230,8 @@ def _changed(chance: random.Random) -> None:
 
 @pytest.mark.exhaustive(on="postgresql")
 def test_what_is_read_with_what_is_known_is_what_is_read_anew():
-    chance, known = random.Random(7), {}
+    chance = random.Random(7)
+    known = {}
     fill(3)
     for _ in range(60):
         _changed(chance)
@@ -213,11 +256,16 @@ def test_the_grants_of_a_tool_are_found_among_many():
     for agent in now.agents.values():
         some = replace(agent, grants=tuple(agent.grants))  # one after the other
         for tool in now.tools.values():
-            server, endpoint = now.servers[tool.server_id], now.endpoints["e0"]
+            server = now.servers[tool.server_id]
+            endpoint = now.endpoints["e0"]
             for mine in (agent, some):
                 able = replace(mine, capabilities=frozenset({"mcp_integration"}))
                 granted = any(grant.server_id == tool.server_id for grant in agent.grants)
-                assert may_see(able, endpoint, server, tool, 0.0) == may_call(mine, endpoint, tool, {}, 0.0) == granted
+                assert (
+                    may_see(able, endpoint, server, tool, 0.0)
+                    == may_call(mine, endpoint, tool, {}, 0.0)
+                    == granted
+                )
 
 
 @pytest.fixture

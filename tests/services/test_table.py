@@ -1,4 +1,5 @@
-"""Who can call what: every cell says what "Why?" says, and the narrowest grants are what was missing."""
+"""Who can call what: every cell says what "Why?" says, and the narrowest grants are what was
+missing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from mcpregistry.services.policy import explain
 from mcpregistry.services.policy import table as table_module
 from mcpregistry.services.policy.explain import why
 from mcpregistry.services.policy.rules import save_rule
-from mcpregistry.services.policy.table import MOST_TICKS, Standing, Table, Wanted, narrowest, tools_of, why_nothing
+from mcpregistry.services.policy.table import (
+    MOST_TICKS,
+    Standing,
+    Table,
+    Wanted,
+    narrowest,
+    tools_of,
+    why_nothing,
+)
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
@@ -31,12 +40,16 @@ def endpoint() -> Endpoint:
     for slug in ("bank", "off", "draft"):
         server = Server.objects.create(slug=slug, command=["x"], lifecycle="active")
         observe.observe(
-            server=server, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in ("pay", "look")]
+            server=server,
+            listed=[{"name": name, "inputSchema": {"type": "object"}} for name in ("pay", "look")],
         )
         decisions.approve_waiting(server=server, actor=ACTOR)
     bank = Server.objects.get(slug="bank")
     observe.observe(
-        server=bank, listed=[{"name": name, "inputSchema": {"type": "object"}} for name in ("pay", "look", "new")]
+        server=bank,
+        listed=[
+            {"name": name, "inputSchema": {"type": "object"}} for name in ("pay", "look", "new")
+        ],
     )
     Server.objects.filter(slug="off").update(lifecycle="disabled")
     for slug, capabilities in (
@@ -49,24 +62,35 @@ def endpoint() -> Endpoint:
     Agent.objects.filter(slug="dan").update(enabled=False)
     for slug in ("ann", "ben"):
         grants.grant(agent=Agent.objects.get(slug=slug), server=bank, actor=ACTOR)
-    save_rule(rule=PolicyRule(name="No pay", outcome="deny", tool=bank.tools.get(name="pay")), actor=ACTOR)
-    save_rule(rule=PolicyRule(name="Looks run", outcome="allow", tool=bank.tools.get(name="look")), actor=ACTOR)
+    save_rule(
+        rule=PolicyRule(name="No pay", outcome="deny", tool=bank.tools.get(name="pay")), actor=ACTOR
+    )
+    save_rule(
+        rule=PolicyRule(name="Looks run", outcome="allow", tool=bank.tools.get(name="look")),
+        actor=ACTOR,
+    )
     agents.save_endpoint(endpoint=Endpoint(slug="narrow", scope="listed"), actor=ACTOR)
     return agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
 
 
 def test_each_cell_is_what_why_says(endpoint: Endpoint) -> None:
-    now, seen = timezone.now(), set()
+    now = timezone.now()
+    seen = set()
     for where in Endpoint.objects.all():
         table = Table(where, tools_of(Wanted()), now)
         for agent, tool in itertools.product(Agent.objects.all(), tools_of(Wanted())):
-            cell, told = table.cell(agent, tool), why(agent=agent, endpoint=where, tool=tool, now=now)
+            cell = table.cell(agent, tool)
+            told = why(agent=agent, endpoint=where, tool=tool, now=now)
             seen.add(cell.standing)
             assert told.listed is (cell.standing not in (Standing.HIDDEN, Standing.ABSENT))
             if told.decision:
                 assert cell.standing == told.decision.outcome
             else:
-                wrong = [f"{stage.fact} {stage.remedy}".strip() for stage in told.stages if stage.ok is False]
+                wrong = [
+                    f"{stage.fact} {stage.remedy}".strip()
+                    for stage in told.stages
+                    if stage.ok is False
+                ]
                 assert cell.why in wrong
     assert seen == {*Standing} - {Standing.ASK}
 
@@ -75,16 +99,16 @@ def test_a_failed_server_hides_nothing_of_who_lacks_a_grant(endpoint: Endpoint) 
     Server.objects.filter(slug="bank").update(unavailable_since=timezone.now())
     look = tools_of(Wanted(search="look")).get(server__slug="bank")
     table = Table(endpoint, tools_of(Wanted()), timezone.now())
-    words = {slug: table.cell(Agent.objects.get(slug=slug), look).word for slug in ("ann", "ben", "cleo")}
+    words = {
+        slug: table.cell(Agent.objects.get(slug=slug), look).word for slug in ("ann", "ben", "cleo")
+    }
     assert words == {"ann": "server failed", "ben": "capabilities", "cleo": "not granted"}
 
 
 def test_the_narrowest_grants_let_the_agent_see_exactly_these_tools(endpoint: Endpoint) -> None:
-    narrow, cleo, ben = (
-        Endpoint.objects.get(slug="narrow"),
-        Agent.objects.get(slug="cleo"),
-        Agent.objects.get(slug="ben"),
-    )
+    narrow = Endpoint.objects.get(slug="narrow")
+    cleo = Agent.objects.get(slug="cleo")
+    ben = Agent.objects.get(slug="ben")
     look = Tool.objects.select_related("server", "latest").get(server__slug="bank", name="look")
     table = Table(narrow, tools_of(Wanted()), timezone.now())
     assert table.cell(cleo, look).lacks == ("agent", "endpoint")
@@ -92,11 +116,16 @@ def test_the_narrowest_grants_let_the_agent_see_exactly_these_tools(endpoint: En
     assert not table.cell(ben, look).lacks  # its capabilities are in the way, which no grant helps
     rows = narrowest(table, [(cleo, look), (ben, look), (cleo, look)])
     assert [(row.agent, row.endpoint, row.tool, row.server) for row in rows] == [
-        (cleo, None, look, None), (None, narrow, look, None),
-    ]  # fmt: skip
+        (cleo, None, look, None),
+        (None, narrow, look, None),
+    ]
     grants.save_all(rows, actor=ACTOR)
     table = Table(narrow, tools_of(Wanted()), timezone.now())
-    visible = {str(tool) for tool in tools_of(Wanted()) if table.cell(cleo, tool).standing is Standing.ALLOW}
+    visible = {
+        str(tool)
+        for tool in tools_of(Wanted())
+        if table.cell(cleo, tool).standing is Standing.ALLOW
+    }
     assert visible == {"bank::look"}
     assert not narrowest(table, [(cleo, look)])
 
@@ -106,8 +135,15 @@ def test_risk_is_filtered_as_it_is_reckoned(endpoint: Endpoint) -> None:
     known = itertools.product((None, True, False), repeat=3)
     for number, (reads, destroys, abroad) in enumerate(known):
         now = timezone.now()
-        Tool.objects.create(server=server, name=f"t{number}", read_only=reads, destructive=destroys, open_world=abroad,
-                            first_seen_at=now, last_seen_at=now)  # fmt: skip
+        Tool.objects.create(
+            server=server,
+            name=f"t{number}",
+            read_only=reads,
+            destructive=destroys,
+            open_world=abroad,
+            first_seen_at=now,
+            last_seen_at=now,
+        )
     for level in Level:
         found = {tool.pk for tool in tools_of(Wanted(risk=level))}
         assert found == {tool.pk for tool in Tool.objects.all() if risk_of(tool).level is level}
@@ -141,14 +177,19 @@ def test_a_larger_table_asks_no_more_of_the_database(endpoint: Endpoint) -> None
     assert asked(["ann"], 1) == asked(["ann", "ben", "cleo", "dan"], 6)
 
 
-def test_a_cell_looks_at_the_grants_about_its_tool_alone(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_looks_at_the_grants_about_its_tool_alone(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many grants an agent has."""
-    ann, pay = Agent.objects.get(slug="ann"), Tool.objects.get(server__slug="bank", name="pay")
+    ann = Agent.objects.get(slug="ann")
+    pay = Tool.objects.get(server__slug="bank", name="pay")
     others = Tool.objects.filter(server__slug="draft")
     Grant.objects.bulk_create(Grant(agent=ann, tool=tool) for tool in others for _ in range(50))
     looked: list[object] = []
     for module in (explain, table_module):
-        monkeypatch.setattr(module, "covers", lambda grant, tool: looked.append(grant) or covers(grant, tool))
+        monkeypatch.setattr(
+            module, "covers", lambda grant, tool: looked.append(grant) or covers(grant, tool)
+        )
     assert Table(endpoint, [pay], timezone.now()).cell(ann, pay).standing is Standing.DENY
     assert 0 < len(looked) <= 4
 

@@ -1,4 +1,5 @@
-"""A row becomes a Target: only confirmed servers, only listed variables, no secret in any message."""
+"""A row becomes a Target: only confirmed servers, only listed variables, no secret in any
+message."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def _variables(settings, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", f"postgres://me:{SECRET}@db/site")
     monkeypatch.delenv("TOKEN", raising=False)
     Credential.objects.create(name="github", value=SECRET, scope=SCOPE)
-    Configuration.objects.update_or_create(id=1, defaults={"variable_scope": {"TEAM": SCOPE, "TOKEN": SCOPE}})
+    Configuration.objects.update_or_create(
+        id=1, defaults={"variable_scope": {"TEAM": SCOPE, "TOKEN": SCOPE}}
+    )
     Credential.objects.create(name="empty", scope=SCOPE)
 
 
@@ -56,9 +59,12 @@ def test_a_target_knows_what_a_local_server_spoke_until_its_launch_is_confirmed_
 
 
 @pytest.mark.parametrize(
-    "ask", [checks.request_test, checks.request_refresh, checks.request_connect, checks.request_reconnect]
+    "ask",
+    [checks.request_test, checks.request_refresh, checks.request_connect, checks.request_reconnect],
 )
-def test_remembered_handshake_is_forgotten_when_a_person_asks_for_the_server(ask: Callable[..., object]):
+def test_remembered_handshake_is_forgotten_when_a_person_asks_for_the_server(
+    ask: Callable[..., object],
+):
     server = confirmed(command=["run"])
     Server.objects.filter(pk=server.pk).update(protocol_era="legacy")
     ask(server=server, actor="user:1")
@@ -69,7 +75,9 @@ def test_remembered_handshake_is_forgotten_when_the_server_reports_another_versi
     server = confirmed(command=["run"])
 
     def answer(version: str) -> str:
-        found = Discovery((), (), "", {"name": "echo", "version": version}, {}, "legacy", "2025-11-25")
+        found = Discovery(
+            (), (), "", {"name": "echo", "version": version}, {}, "legacy", "2025-11-25"
+        )
         checks.mark_ok(server_id=server.pk, discovery=found)
         return target_for(server.pk).last_era
 
@@ -122,13 +130,18 @@ def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes
         (f"{SECRET}\nX: y", {"env": {"A": "${cred:odd}"}}),
         (f"{SECRET}\n", {"command": ["run", "${cred:odd}"]}),
         (f"/{SECRET}", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}"}),
-        (f"me:{SECRET}@host", {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}/"}),
+        (
+            f"me:{SECRET}@host",
+            {"transport": Transport.HTTP, "command": [], "url": "https://${cred:odd}/"},
+        ),
     ],
 )
 def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes):
     Credential.objects.create(name="odd", value=value, scope=SCOPE)
     server = confirmed(**changes)
-    with pytest.raises(SlipsnisseError, match="when its variables and credentials are filled in") as caught:
+    with pytest.raises(
+        SlipsnisseError, match="when its variables and credentials are filled in"
+    ) as caught:
         target_for(server.pk)
     assert SECRET not in f"{caught.value!r} {caught.value}"
     assert caught.value.__cause__ is None or SECRET not in str(caught.value.__cause__)
@@ -154,7 +167,8 @@ _REMOTE = {"transport": Transport.HTTP, "command": []}
     ],
 )
 def test_a_credential_changes_no_destination_and_no_program(value: str, changes: dict[str, object]):
-    """An operator may change the value of a credential. What an administrator has confirmed must stay what it is."""
+    """An operator may change the value of a credential. What an administrator has confirmed must
+    stay what it is."""
     Credential.objects.create(name="own", value="harmless", scope=SCOPE)
     server = confirmed(**changes)
     Credential.objects.filter(name="own").first().change(value=value).save()
@@ -164,8 +178,13 @@ def test_a_credential_changes_no_destination_and_no_program(value: str, changes:
 
 def test_a_credential_is_a_part_of_a_path_a_query_or_a_word():
     Credential.objects.create(name="own", value="ab/c?d@e==", scope=SCOPE)
-    server = confirmed("one", **_REMOTE, url="https://good.example/${cred:github}/mcp?key=${cred:own}&account=mine")
-    assert target_for(server.pk).url == f"https://good.example/{SECRET}/mcp?key=ab/c?d@e==&account=mine"
+    server = confirmed(
+        "one", **_REMOTE, url="https://good.example/${cred:github}/mcp?key=${cred:own}&account=mine"
+    )
+    assert (
+        target_for(server.pk).url
+        == f"https://good.example/{SECRET}/mcp?key=ab/c?d@e==&account=mine"
+    )
     server = confirmed("two", command=["run", "--key=${cred:own}", "${cred:github}"])
     assert target_for(server.pk).argv == ("run", "--key=ab/c?d@e==", SECRET)
 

@@ -21,15 +21,27 @@ NOW = timezone.now()
 
 
 def adopted(call_id: str = "c1", transport: str = "http", **facts) -> Followed:
-    fields = {"transport": "http", "url": "https://example.org/mcp", "command": []} if transport == "http" else {}
+    fields = (
+        {"transport": "http", "url": "https://example.org/mcp", "command": []}
+        if transport == "http"
+        else {}
+    )
     server = confirmed(slug=f"s-{call_id}", **fields)
     dispatched(call_id)
     return remote_tasks.adopt(
         **{
-            "call_id": call_id, "fence": 0, "agent": "local", "endpoint": "default", "server_id": server.pk,
-            "downstream_id": "theirs", "ttl_ms": 60_000, "poll_ms": 500, "now": NOW,
-        } | facts
-    )  # fmt: skip
+            "call_id": call_id,
+            "fence": 0,
+            "agent": "local",
+            "endpoint": "default",
+            "server_id": server.pk,
+            "downstream_id": "theirs",
+            "ttl_ms": 60_000,
+            "poll_ms": 500,
+            "now": NOW,
+        }
+        | facts
+    )
 
 
 def held(call_id: str) -> Invocation:
@@ -43,7 +55,11 @@ def test_an_id_is_ours_and_hard_to_guess():
 
 
 def test_the_poll_interval_is_kept_within_reason():
-    assert [adopted(f"c{poll}", poll_ms=poll).poll_ms for poll in (1, 2_000, 10**7)] == [100, 2_000, 60_000]
+    assert [adopted(f"c{poll}", poll_ms=poll).poll_ms for poll in (1, 2_000, 10**7)] == [
+        100,
+        2_000,
+        60_000,
+    ]
 
 
 def test_a_call_that_is_ours_no_more_is_not_adopted():
@@ -79,7 +95,9 @@ def test_the_end_is_written_once_under_the_fence_and_told_in_the_audit_log():
     call = held("c1")
     assert (call.state, call.lease_until, call.error_code) == (State.SUCCEEDED, None, "")
     assert len(call.result) < 70_000 < call.result_bytes
-    assert host_tasks.view(HostTask.objects.get())["result"] == result, "the host gets the whole of it"
+    assert host_tasks.view(HostTask.objects.get())["result"] == result, (
+        "the host gets the whole of it"
+    )
     assert AuditEntry.objects.filter(subject="call:c1", kind="call.succeeded").count() == 1
 
 
@@ -110,7 +128,9 @@ def test_of_two_that_take_over_one_wins_and_the_former_writes_nothing_more():
     with pytest.raises(Lost):
         remote_tasks.note(followed=before, message="", requests={}, poll_ms=100)
     assert not remote_tasks.finish(followed=before, state=State.UNKNOWN)
-    assert remote_tasks.finish(followed=after, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    assert remote_tasks.finish(
+        followed=after, state=State.SUCCEEDED, outcome={"result": {"content": []}}
+    )
 
 
 def test_the_reaper_leaves_remote_tasks_to_followers_for_a_while():
@@ -127,32 +147,56 @@ def test_a_task_on_stdio_dies_with_its_process():
 
 
 def test_whoever_follows_a_task_that_only_the_clock_has_ended_follows_it_to_its_end():
-    followed, late = adopted(), NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
+    followed = adopted()
+    late = NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
     assert reaping.reap_calls(late) == 1
     assert remote_tasks.keep([followed], late) == set()
     remote_tasks.note(followed=followed, message="Half of it is done.", requests={}, poll_ms=500)
-    assert remote_tasks.take_over(task_id=followed.task_id, now=late) is None, "it has an end for everybody else"
-    assert remote_tasks.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
-    assert (held("c1").state, remote_tasks.keep([followed], late)) == (State.SUCCEEDED, {followed.task_id})
+    assert remote_tasks.take_over(task_id=followed.task_id, now=late) is None, (
+        "it has an end for everybody else"
+    )
+    assert remote_tasks.finish(
+        followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}}
+    )
+    assert (held("c1").state, remote_tasks.keep([followed], late)) == (
+        State.SUCCEEDED,
+        {followed.task_id},
+    )
 
 
 ENDS = {
-    "succeeded": (State.SUCCEEDED, "", {"result": {"content": [{"type": "text", "text": "42"}], "_meta": {"a": 1}}}, "42"),
-    "the server's error": (State.TOOL_ERROR, "TOOL_CALL_FAILED", {"error": {"code": -1, "message": "no"}}, "TOOL_CALL_FAILED"),
+    "succeeded": (
+        State.SUCCEEDED,
+        "",
+        {"result": {"content": [{"type": "text", "text": "42"}], "_meta": {"a": 1}}},
+        "42",
+    ),
+    "the server's error": (
+        State.TOOL_ERROR,
+        "TOOL_CALL_FAILED",
+        {"error": {"code": -1, "message": "no"}},
+        "TOOL_CALL_FAILED",
+    ),
     "not sent": (State.NOT_SENT, "CANCELLED", None, "NOT SENT (CANCELLED)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ENDS)
 def test_a_task_that_was_told_as_unknown_names_the_correction_and_keeps_its_final_status(case):
     state, code, outcome, words = ENDS[case]
-    followed, late = adopted(), NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
+    followed = adopted()
+    late = NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
     host_tasks.withdraw(task_id=followed.task_id)
     assert reaping.reap_calls(late) == 1
     first = host_tasks.view(HostTask.objects.get())
-    assert (first["status"], first["result"]["structuredContent"]["state"]) == ("completed", "unknown")
+    assert (first["status"], first["result"]["structuredContent"]["state"]) == (
+        "completed",
+        "unknown",
+    )
     assert "OUTCOME UNKNOWN" in first["result"]["content"][0]["text"]
-    assert remote_tasks.finish(followed=followed, state=state, code=code, reason="so it was", outcome=outcome)
+    assert remote_tasks.finish(
+        followed=followed, state=state, code=code, reason="so it was", outcome=outcome
+    )
     second = host_tasks.view(HostTask.objects.get())
     assert (second["status"], "error" in second) == ("completed", False)
     told, *rest = [item["text"] for item in second["result"]["content"]]
@@ -163,12 +207,18 @@ def test_a_task_that_was_told_as_unknown_names_the_correction_and_keeps_its_fina
 
 
 def test_an_unknown_that_stays_unknown_corrects_nothing_that_was_told():
-    followed, late = adopted(), NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
+    followed = adopted()
+    late = NOW + remote_tasks.PATIENCE + remote_tasks.LEASE * 2
     host_tasks.withdraw(task_id=followed.task_id)
     assert reaping.reap_calls(late) == 1
-    assert remote_tasks.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="It was withdrawn.")
+    assert remote_tasks.finish(
+        followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="It was withdrawn."
+    )
     view = host_tasks.view(HostTask.objects.get())
-    assert (view["status"], view["result"]["structuredContent"]["state"]) == ("completed", "unknown")
+    assert (view["status"], view["result"]["structuredContent"]["state"]) == (
+        "completed",
+        "unknown",
+    )
     assert "first reported as" not in str(view["result"])
 
 
@@ -181,14 +231,21 @@ def test_a_released_task_is_an_orphan_at_once():
 def test_answers_wait_for_the_server_and_their_questions_are_hidden():
     followed = adopted()
     remote_tasks.note(
-        followed=followed, message="asks", requests={"a": {"method": "m"}, "b": {"method": "m"}}, poll_ms=100
+        followed=followed,
+        message="asks",
+        requests={"a": {"method": "m"}, "b": {"method": "m"}},
+        poll_ms=100,
     )
     assert host_tasks.view(HostTask.objects.get())["inputRequests"].keys() == {"a", "b"}
     assert not host_tasks.answer(task_id=followed.task_id, responses={"c": {}})
-    assert host_tasks.answer(task_id=followed.task_id, responses={"a": {"action": "accept"}, "c": {}})
+    assert host_tasks.answer(
+        task_id=followed.task_id, responses={"a": {"action": "accept"}, "c": {}}
+    )
     assert not host_tasks.answer(task_id=followed.task_id, responses={"a": {"action": "decline"}})
     assert host_tasks.view(HostTask.objects.get())["inputRequests"].keys() == {"b"}
-    assert remote_tasks.wishes([followed.task_id])[followed.task_id].responses == {"a": {"action": "accept"}}
+    assert remote_tasks.wishes([followed.task_id])[followed.task_id].responses == {
+        "a": {"action": "accept"}
+    }
     remote_tasks.passed_on(task_id=followed.task_id, keys=["a"])
     assert remote_tasks.wishes([followed.task_id]) == {followed.task_id: Wish({}, cancel=False)}
     assert host_tasks.view(HostTask.objects.get())["inputRequests"].keys() == {"b"}
@@ -211,22 +268,29 @@ def test_withdrawing_is_noted_once_and_not_after_the_end():
     assert host_tasks.withdraw(task_id=followed.task_id)
     assert not host_tasks.withdraw(task_id=followed.task_id)
     assert remote_tasks.wishes([followed.task_id])[followed.task_id].cancel
-    remote_tasks.finish(followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="The caller cancelled it.")
+    remote_tasks.finish(
+        followed=followed, state=State.UNKNOWN, code="CANCELLED", reason="The caller cancelled it."
+    )
     assert host_tasks.view(HostTask.objects.get())["status"] == "cancelled"
 
 
 def test_withdrawn_too_late_is_completed():
     followed = adopted()
     host_tasks.withdraw(task_id=followed.task_id)
-    remote_tasks.finish(followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    remote_tasks.finish(
+        followed=followed, state=State.SUCCEEDED, outcome={"result": {"content": []}}
+    )
     assert host_tasks.view(HostTask.objects.get())["status"] == "completed"
 
 
 def test_a_host_is_noted_as_seen_at_most_once_a_second_and_only_while_its_call_is_held():
     for call_id, state in (("held", State.PENDING), ("out", State.DISPATCHED)):
         dispatched(call_id, state=state)
-        host_tasks.create(call_id=call_id, agent="local", endpoint="default", ttl_ms=None, poll_ms=100)
-    mine, out = HostTask.objects.get(call_id="held"), HostTask.objects.get(call_id="out")
+        host_tasks.create(
+            call_id=call_id, agent="local", endpoint="default", ttl_ms=None, poll_ms=100
+        )
+    mine = HostTask.objects.get(call_id="held")
+    out = HostTask.objects.get(call_id="out")
     for seconds in (0.0, 0.5, 0.9, 1.5):
         host_tasks.sighted([mine.pk, out.pk], NOW + timedelta(seconds=seconds))
         mine.refresh_from_db()
@@ -247,7 +311,9 @@ def test_a_task_is_kept_as_long_as_its_host_was_promised():
     Configuration.objects.filter(pk=1).update(keep_payloads_days=1, keep_calls_days=1)
     long_ago = NOW - timedelta(days=20)
     call = ended("held-long", received_at=long_ago, finished_at=NOW)
-    host_tasks.create(call_id=call.pk, agent="local", endpoint="default", ttl_ms=1, poll_ms=100, now=long_ago)
+    host_tasks.create(
+        call_id=call.pk, agent="local", endpoint="default", ttl_ms=1, poll_ms=100, now=long_ago
+    )
     retention.prune(NOW + timedelta(hours=23))
     view = host_tasks.view(HostTask.objects.get())
     assert view["ttlMs"] > timedelta(days=20).total_seconds() * 1000
@@ -258,7 +324,11 @@ def test_a_task_is_kept_as_long_as_its_host_was_promised():
 
 def test_results_of_servers_tasks_are_erased_in_time():
     Configuration.objects.filter(pk=1).update(keep_payloads_days=30, keep_calls_days=365)
-    remote_tasks.finish(followed=adopted(), state=State.SUCCEEDED, outcome={"result": {"content": [], "secret": "x"}})
+    remote_tasks.finish(
+        followed=adopted(),
+        state=State.SUCCEEDED,
+        outcome={"result": {"content": [], "secret": "x"}},
+    )
     assert retention.prune(timezone.now() + timedelta(days=31))["tasks"] == 1
     view = host_tasks.view(HostTask.objects.get())
     assert "secret" not in str(view)
@@ -266,11 +336,16 @@ def test_results_of_servers_tasks_are_erased_in_time():
 
 
 def test_every_invariant_holds_after_all_of_it():
-    remote_tasks.finish(followed=adopted("c1"), state=State.SUCCEEDED, outcome={"result": {"content": []}})
+    remote_tasks.finish(
+        followed=adopted("c1"), state=State.SUCCEEDED, outcome={"result": {"content": []}}
+    )
     later = remote_tasks.take_over(task_id=adopted("c2").task_id, now=NOW + remote_tasks.LEASE * 2)
     assert later is not None
     remote_tasks.finish(
-        followed=later, state=State.TOOL_ERROR, code="X", outcome={"error": {"code": 1, "message": "m"}}
+        followed=later,
+        state=State.TOOL_ERROR,
+        code="X",
+        outcome={"error": {"code": 1, "message": "m"}},
     )
     found = {finding.rule: finding.examples for finding in calls.check(timezone.now(), strict=True)}
     assert {rule: examples for rule, examples in found.items() if examples} == {}

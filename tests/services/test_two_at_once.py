@@ -21,7 +21,8 @@ ROUNDS = 12
 
 
 def at_once(*sides: Callable[[], object]) -> None:
-    """Let each side run in a thread of its own, all from the same moment; raises what one of them raised."""
+    """Let each side run in a thread of its own, all from the same moment; raises what one of them
+    raised."""
     start = Barrier(len(sides))
 
     def go(side: Callable[[], object]) -> None:
@@ -53,7 +54,13 @@ def test_a_log_in_that_ends_beside_one_that_begins_takes_nothing_away_from_it() 
 @pytest.mark.django_db(transaction=True)
 def test_variables_that_two_files_let_go_somewhere_both_go_there() -> None:
     def grant(name: str) -> Callable[[], None]:
-        return lambda: [scopes.grant_variables([f"${{{name}_{n}}}"], "server:db", "command:import") for n in range(ROUNDS)] and None  # fmt: skip
+        return lambda: (
+            [
+                scopes.grant_variables([f"${{{name}_{n}}}"], "server:db", "command:import")
+                for n in range(ROUNDS)
+            ]
+            and None
+        )
 
     at_once(grant("A"), grant("B"))
     assert len(Configuration.load().variable_scope) == 2 * ROUNDS
@@ -65,11 +72,14 @@ def test_two_servers_that_bring_awaited_tools_at_once_are_both_granted() -> None
     servers = [Server.objects.create(slug=slug, command=["x"]) for slug in ("git", "time")]
     for server in servers:
         Tool.objects.bulk_create(
-            Tool(server=server, name=f"t{n}", first_seen_at=now, last_seen_at=now) for n in range(ROUNDS)
+            Tool(server=server, name=f"t{n}", first_seen_at=now, last_seen_at=now)
+            for n in range(ROUNDS)
         )
     awaited = [f"{server.slug}::t{n}" for server in servers for n in range(ROUNDS)]
     expert = ExpertTool.objects.create(
-        name="clerk", agent=Agent.objects.create(slug="clerk"), awaited_tools=[*awaited, "git::never"]
+        name="clerk",
+        agent=Agent.objects.create(slug="clerk"),
+        awaited_tools=[*awaited, "git::never"],
     )
 
     def bring(server: Server) -> Callable[[], None]:

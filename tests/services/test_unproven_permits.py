@@ -1,4 +1,5 @@
-"""A permit that was written by hand, or made wider, is not used: the audit log does not prove it."""
+"""A permit that was written by hand, or made wider, is not used: the audit log does not prove
+it."""
 
 from __future__ import annotations
 
@@ -36,9 +37,14 @@ def use(call: str = "c") -> permits.Used | None:
     now = timezone.now()
     tool = Permit.objects.values_list("tool_id", flat=True).distinct().get()
     found = permits.covering(
-        agent_slug="ann", tool_id=tool, definition_hash="d", server_revision=1, arguments={"n": 1}, fingerprint="f" * 64,
+        agent_slug="ann",
+        tool_id=tool,
+        definition_hash="d",
+        server_revision=1,
+        arguments={"n": 1},
+        fingerprint="f" * 64,
         now=now,
-    )  # fmt: skip
+    )
     return permits.use(call_id=call, permits=found, agent_slug="ann", now=now)
 
 
@@ -58,7 +64,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "inserted": (copy_row, "it has no audit entry about its creation"),
     "more uses": (lambda: Permit.objects.update(uses_left=F("uses_left") + 1), "it was changed"),
     "without a limit": (lambda: Permit.objects.update(uses_left=None), "it was changed"),
-    "longer": (lambda: Permit.objects.update(expires_at=F("expires_at") + timedelta(days=9)), "it was changed"),
+    "longer": (
+        lambda: Permit.objects.update(expires_at=F("expires_at") + timedelta(days=9)),
+        "it was changed",
+    ),
     "wider": (lambda: Permit.objects.update(argument_pins={}), "it was changed"),
     "not revoked": (revive, "it was revoked"),
 }

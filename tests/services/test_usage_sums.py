@@ -1,4 +1,5 @@
-"""Sums that the clock works out ahead say what the hours say: whatever changed since, whoever died, in this hour and in the next."""
+"""Sums that the clock works out ahead say what the hours say: whatever changed since, whoever died,
+in this hour and in the next."""
 
 from __future__ import annotations
 
@@ -23,8 +24,12 @@ from mcpregistry.services.records import call_hours, usage_sums
 from tests.services.test_call_hours import History
 
 NARROWED = (
-    Wanted(server="git"), Wanted(search="L"), Wanted(agent="a"), Wanted(endpoint="default"), Wanted(server="git", tool="diff"),
-)  # fmt: skip
+    Wanted(server="git"),
+    Wanted(search="L"),
+    Wanted(agent="a"),
+    Wanted(endpoint="default"),
+    Wanted(server="git", tool="diff"),
+)
 PAGES = [
     *((by, "7d", Wanted()) for by in By),
     *((By.TOOL, period, Wanted()) for period in ("24h", "30d")),
@@ -42,14 +47,26 @@ def said(now: datetime) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for by, period, wanted in PAGES:
         page = usage.usage(by, usage.PERIODS[period], now=now, wanted=wanted)
-        rows = {(row.server, row.name): (row.tally, compared(row.before), [*row.advice]) for row in page.rows}
-        found[by, period, wanted] = rows, page.total.tally, compared(page.total.before), page.live_from
+        rows = {
+            (row.server, row.name): (row.tally, compared(row.before), [*row.advice])
+            for row in page.rows
+        }
+        found[by, period, wanted] = (
+            rows,
+            page.total.tally,
+            compared(page.total.before),
+            page.live_from,
+        )
     for bars in overview.PERIODS.values():
-        first, live_from = bars.first(now), overview.traffic(bars, now=now).live_from
+        first = bars.first(now)
+        live_from = overview.traffic(bars, now=now).live_from
         newest = usage.lately(live_from, first, now=now)
         ahead = overview.ahead(bars, now=now, newest=newest)
         busy = overview.busiest(bars, now=now, newest=newest, counted=ahead)
-        found[bars.name] = usage.times_since(first, newest, ahead).took, {astuple(each) for each in busy}
+        found[bars.name] = (
+            usage.times_since(first, newest, ahead).took,
+            {astuple(each) for each in busy},
+        )
     return found
 
 
@@ -97,7 +114,8 @@ def test_they_say_what_the_hours_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def dies(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     """The database goes away when some are written and others are not."""
-    made, left = usage_sums._row, iter(range(5))
+    made = usage_sums._row
+    left = iter(range(5))
 
     def row(*facts: Any) -> UsageSums:
         if next(left, None) is None:
@@ -126,7 +144,9 @@ def read_ahead(now: datetime) -> int:
 
 @pytest.mark.exhaustive
 @pytest.mark.django_db
-def test_after_an_upgrade_days_are_made_first_in_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_upgrade_days_are_made_first_in_many_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     history = History(random.Random(8))
     for _ in range(10):
         history.come(5)
@@ -147,7 +167,10 @@ def test_after_an_upgrade_days_are_made_first_in_many_passes(monkeypatch: pytest
 
 
 def test_what_another_release_has_written_is_none() -> None:
-    lines = Lines(Line((), Tally(calls=2)), [Line(("git", "log"), Tally(calls=2, codes=Tally().codes), None, [])])
+    lines = Lines(
+        Line((), Tally(calls=2)),
+        [Line(("git", "log"), Tally(calls=2, codes=Tally().codes), None, [])],
+    )
     assert unpacked(packed(lines)) == lines
     for body in ("", "x", packed(lines)[:-9], "eJwDAAAAAAE="):
         assert unpacked(body) is None
@@ -162,14 +185,25 @@ def test_parts_stay_as_they_are_when_they_are_joined() -> None:
 
 
 def test_sums_stay_as_they_are_when_they_are_grouped() -> None:
-    tools: Sums = {("git", "log"): Tally(calls=1), ("git", "diff"): Tally(calls=2), ("files", "read"): Tally(calls=4)}
-    assert {name: tally.calls for name, tally in grouped(tools, (0,)).items()} == {("git",): 3, ("files",): 4}
+    tools: Sums = {
+        ("git", "log"): Tally(calls=1),
+        ("git", "diff"): Tally(calls=2),
+        ("files", "read"): Tally(calls=4),
+    }
+    assert {name: tally.calls for name, tally in grouped(tools, (0,)).items()} == {
+        ("git",): 3,
+        ("files",): 4,
+    }
     assert [tally.calls for tally in tools.values()] == [1, 2, 4]
 
 
 def test_nothing_is_advised_of_fewer_calls_than_advice_needs() -> None:
     """Else the sums, which leave such tools out, would say less than their figures."""
-    fast, slow = [0] * BUCKETS, [0] * BUCKETS
-    fast[5], slow[-1] = 1_000, FEWEST - 1
-    worst = Tally(FEWEST - 1, FEWEST - 1, 0, FEWEST - 1, 10**9, None, None, {"TIMEOUT": FEWEST - 1}, slow)
+    fast = [0] * BUCKETS
+    slow = [0] * BUCKETS
+    fast[5] = 1_000
+    slow[-1] = FEWEST - 1
+    worst = Tally(
+        FEWEST - 1, FEWEST - 1, 0, FEWEST - 1, 10**9, None, None, {"TIMEOUT": FEWEST - 1}, slow
+    )
     assert advice(worst, before=Tally(took=fast), others=Tally(took=fast)) == []

@@ -1,4 +1,5 @@
-"""Whoever changes the record past its guards is found by ``audit verify``, which reads little of what it has read before."""
+"""Whoever changes the record past its guards is found by ``audit verify``, which reads little of
+what it has read before."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key, signature
 from mcpregistry.services.records import audit, newest_seal, seals, verification
 from mcpregistry.services.upkeep.invariants.calls import check
-from tests.fakes.tampered import process_wrote, rewrite_without_key, seal, sealed_anew, unguarded, verify
+from tests.fakes.tampered import (
+    process_wrote,
+    rewrite_without_key,
+    seal,
+    sealed_anew,
+    unguarded,
+    verify,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.attack]
 OLD = 30  # minutes: the clock has long come by
@@ -47,7 +55,8 @@ def test_what_nobody_has_touched_holds(site):
     assert verify().full is False
 
 
-# Every kind of tampering is found from scratch, by going on from a verified state, and by reading all.
+# Every kind of tampering is found from scratch, by going on from a verified state, and by reading
+# all.
 
 
 @pytest.fixture(params=["first", "incremental", "full"])
@@ -85,7 +94,9 @@ def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
     with unguarded():
         AuditEntry.objects.filter(pk=AuditEntry.objects.order_by("-id")[0].pk).delete()
     for _ in range(2):
-        assert [each.partition(":")[2] for each in found(full)] == [" a checkpoint covers it, but it is missing"]
+        assert [each.partition(":")[2] for each in found(full)] == [
+            " a checkpoint covers it, but it is missing"
+        ]
 
 
 def test_a_writer_that_was_dropped_is_found(full):
@@ -120,7 +131,9 @@ def test_seals_that_were_cut_off_are_found(site):
 def test_a_log_without_any_seal_is_no_log_of_a_site(full):
     with unguarded():
         AuditSeal.objects.all().delete()
-    assert "The first checkpoint is missing. Every site has one from its installation on." in found(full)
+    assert "The first checkpoint is missing. Every site has one from its installation on." in found(
+        full
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,9 +142,15 @@ def test_a_log_without_any_seal_is_no_log_of_a_site(full):
         ({"hash": "0" * 64}, "Checkpoint 2: its text does not match its signature."),
         ({"body": "{}"}, "Checkpoint 2: its text does not match its signature."),
         ({"upto": 7_000_000}, "Checkpoint 2: a column does not match its text."),
-        ({"at": timezone.now() + timedelta(days=1)}, "Checkpoint 2: a column does not match its text."),
+        (
+            {"at": timezone.now() + timedelta(days=1)},
+            "Checkpoint 2: a column does not match its text.",
+        ),
         ({"prev": GENESIS}, "Checkpoint 2: a column does not match its text."),
-        ({"key_id": "other"}, 'Checkpoint 2: it cannot be verified. The signature was made with the key "other"'),
+        (
+            {"key_id": "other"},
+            'Checkpoint 2: it cannot be verified. The signature was made with the key "other"',
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -146,7 +165,9 @@ def test_a_seal_in_the_middle_that_is_gone_is_found(site):
     assert seal() is not None
     with unguarded():
         AuditSeal.objects.filter(number=2).delete()
-    assert any("the checkpoints before it are missing, from number 2 on" in each for each in found(True))
+    assert any(
+        "the checkpoints before it are missing, from number 2 on" in each for each in found(True)
+    )
 
 
 def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
@@ -154,7 +175,8 @@ def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
     with unguarded():
         AuditEntry.objects.filter(writer="web:2").delete()
     state = AuditVerification.objects.get().state.replace("web:2", "web:3")
-    forged = signature(newest_key(), "entry", state)  # a signature of something else is none of this
+    # a signature of something else is none of this
+    forged = signature(newest_key(), "entry", state)
     AuditVerification.objects.update(state=state, hash=forged)
     told = found(False)
     assert told[0].startswith("The state of the last verification was changed")
@@ -201,15 +223,23 @@ def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
         assert verify().problems == ()
     with unguarded():
         AuditSeal.objects.filter(number=2).delete()
-    assert found(False) == ["Checkpoint 3: the checkpoints before it are missing, from number 2 on."]
+    assert found(False) == [
+        "Checkpoint 3: the checkpoints before it are missing, from number 2 on."
+    ]
 
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("UPDATE mcpregistry_auditentry SET body = '[[' WHERE seq = 4", "its text does not match its hash"),
-        ("UPDATE mcpregistry_auditseal SET body = '[[' WHERE number = 2", "does not match its signature"),
+        (
+            "UPDATE mcpregistry_auditentry SET body = '[[' WHERE seq = 4",
+            "its text does not match its hash",
+        ),
+        (
+            "UPDATE mcpregistry_auditseal SET body = '[[' WHERE number = 2",
+            "does not match its signature",
+        ),
     ],
 )
 def test_broken_json_is_a_fault_and_stops_no_check(site, change, said):
@@ -220,10 +250,22 @@ def test_broken_json_is_a_fault_and_stops_no_check(site, change, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("UPDATE mcpregistry_auditentry SET seq = 'x' WHERE seq = 4", "could not be read completely"),
-        ("UPDATE mcpregistry_auditentry SET hash = x'ff' WHERE seq = 4", "a checkpoint covers it, but it was changed"),
-        ("UPDATE mcpregistry_auditentry SET body = CAST(x'ff' AS TEXT) WHERE seq = 4", "could not be read"),
-        ("UPDATE mcpregistry_auditseal SET body = x'ff' WHERE number = 2", "does not match its signature"),
+        (
+            "UPDATE mcpregistry_auditentry SET seq = 'x' WHERE seq = 4",
+            "could not be read completely",
+        ),
+        (
+            "UPDATE mcpregistry_auditentry SET hash = x'ff' WHERE seq = 4",
+            "a checkpoint covers it, but it was changed",
+        ),
+        (
+            "UPDATE mcpregistry_auditentry SET body = CAST(x'ff' AS TEXT) WHERE seq = 4",
+            "could not be read",
+        ),
+        (
+            "UPDATE mcpregistry_auditseal SET body = x'ff' WHERE number = 2",
+            "does not match its signature",
+        ),
         ("UPDATE mcpregistry_auditverification SET state = x'ff'", "was changed"),
     ],
 )
@@ -261,7 +303,8 @@ def test_an_entry_that_is_seen_late_is_sealed_late(site):
     last = process_wrote("web:3", 1)
     entry = AuditEntry.objects.get(writer="web:3")
     with unguarded():
-        entry_id, fields = entry.pk, {f.attname: getattr(entry, f.attname) for f in AuditEntry._meta.concrete_fields}
+        entry_id = entry.pk
+        fields = {f.attname: getattr(entry, f.attname) for f in AuditEntry._meta.concrete_fields}
         AuditEntry.objects.filter(pk=entry_id).delete()
     process_wrote("web:4", 1)
     assert seal(0.5) is not None

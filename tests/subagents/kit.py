@@ -48,7 +48,11 @@ def overhear(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
 
 def ready_provider(slug: str, **fields: Any) -> Provider:
     """A provider that somebody has confirmed, reachable on this machine."""
-    facts = {"kind": "scripted", "allowed_networks": ["127.0.0.0/8"], "timeout": HANG_LIMIT} | fields
+    facts = {
+        "kind": "scripted",
+        "allowed_networks": ["127.0.0.0/8"],
+        "timeout": HANG_LIMIT,
+    } | fields
     row = Provider(slug=slug, **facts)
     return confirmed(row)
 
@@ -61,21 +65,30 @@ def confirmed(row: Provider) -> Provider:
 
 
 class Bench:
-    """One provider that is scripted, the servers behind it, and the journal of what they received."""
+    """One provider that is scripted, the servers behind it, and the journal of what they
+    received."""
 
     def __init__(self, base: str, models: ScriptedModels, journal: Path) -> None:
         self.models = models
         self.journal = journal
         self.provider = ready_provider("scripts", base_url=f"{base}/v1")
 
-    def model(self, name: str, *turns: Any, final: Any = None, repeat: bool = False, **fields: Any) -> LanguageModel:
+    def model(
+        self, name: str, *turns: Any, final: Any = None, repeat: bool = False, **fields: Any
+    ) -> LanguageModel:
         """A model and its script."""
         scenario = {"turns": list(turns), "repeat": repeat} | ({"final": final} if final else {})
         self.models.script = self.models.script.merged(load({name: scenario}))
-        facts = {"input_price": "1", "output_price": "5", "tokenizer": "tiktoken:o200k_base"} | fields
+        facts = {
+            "input_price": "1",
+            "output_price": "5",
+            "tokenizer": "tiktoken:o200k_base",
+        } | fields
         return LanguageModel.objects.create(provider=self.provider, name=name, **facts)
 
-    def server(self, fake: str = "echo", *names: str, read_only: Sequence[str] = (), **fields: Any) -> Server:
+    def server(
+        self, fake: str = "echo", *names: str, read_only: Sequence[str] = (), **fields: Any
+    ) -> Server:
         env = {"FAKE_JOURNAL": str(self.journal)} | fields.pop("env", {})
         fields = {"connect_timeout": HANG_LIMIT, "request_timeout": HANG_LIMIT} | fields
         tools = [tool(name) for name in names or ("echo",)]
@@ -83,7 +96,9 @@ class Bench:
         Tool.objects.filter(server=server, name__in=read_only).update(read_only=True)
         return server
 
-    def expert(self, *targets: LanguageModel, uses: Sequence[Server] = (), **fields: Any) -> ExpertTool:
+    def expert(
+        self, *targets: LanguageModel, uses: Sequence[Server] = (), **fields: Any
+    ) -> ExpertTool:
         facts = {"name": "expert", "description": "Knows.", "arguments": WORDS} | fields
         facts = {"max_seconds": int(4 * HANG_LIMIT)} | facts
         expert = experts.save_expert(expert=ExpertTool(**facts), targets=targets, actor=ACTOR)
@@ -99,8 +114,11 @@ class Bench:
         return called(self.journal)
 
     async def until_told_to_stop(self) -> None:
-        """Until a server has read that one of its calls was cancelled, which it is told beside the call's end."""
-        await until(lambda: any(m.get("method") == "notifications/cancelled" for m in noted(self.journal)))
+        """Until a server has read that one of its calls was cancelled, which it is told beside the
+        call's end."""
+        await until(
+            lambda: any(m.get("method") == "notifications/cancelled" for m in noted(self.journal))
+        )
 
 
 def calls(*asked: tuple[str, Any], **turn: Any) -> dict[str, Any]:
@@ -109,7 +127,11 @@ def calls(*asked: tuple[str, Any], **turn: Any) -> dict[str, Any]:
 
 
 def states(run: Run) -> list[tuple[str, str]]:
-    return list(ToolCall.objects.filter(run=run).order_by("turn_number", "index").values_list("name", "state"))
+    return list(
+        ToolCall.objects.filter(run=run)
+        .order_by("turn_number", "index")
+        .values_list("name", "state")
+    )
 
 
 LOOK = calls(("echo__echo", {"text": "{{ user.json.text }}"}))
@@ -126,7 +148,13 @@ def offered(bench: Bench, *turns: Any, **fields: Any) -> ExpertTool:
 
 
 async def call(
-    here: Any, name: str = "expert", agent: str = "ann", arguments: dict[str, Any] | None = None, **facts: Any
+    here: Any,
+    name: str = "expert",
+    agent: str = "ann",
+    arguments: dict[str, Any] | None = None,
+    **facts: Any,
 ) -> CallOutcome:
     catalogue = here.engine.catalogue("default", agent)
-    return await here.engine.call(CallRequest(catalogue, name, arguments or {"text": "hello"}, "http", **facts))
+    return await here.engine.call(
+        CallRequest(catalogue, name, arguments or {"text": "hello"}, "http", **facts)
+    )

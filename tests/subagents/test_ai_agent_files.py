@@ -1,4 +1,5 @@
-"""A file of ai-agent: its providers, models and defaults become records, and later changes go back into it."""
+"""A file of ai-agent: its providers, models and defaults become records, and later changes go back
+into it."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ RAW = sample("ai-agent/ai-agent.json")
 
 def take(data: dict[str, Any], **options: Any) -> Outcome:
     return import_file(
-        raw=json.dumps({"mcpServers": {}} | data).encode(), path=".ai-agent.json", actor="test",
+        raw=json.dumps({"mcpServers": {}} | data).encode(),
+        path=".ai-agent.json",
+        actor="test",
         **{"may_rule": True, "may_grant": True} | options,
-    )  # fmt: skip
+    )
 
 
 def given_back() -> dict[str, Any]:
@@ -34,25 +37,55 @@ def given_back() -> dict[str, Any]:
 def test_providers_and_models_are_made_of_it_and_it_comes_back_unchanged() -> None:
     assert take(json.loads(RAW)).saved
     anthropic = Provider.objects.get(slug="anthropic")
-    assert (anthropic.kind, anthropic.key, anthropic.base_url, anthropic.tool_choice, anthropic.timeout) == (
-        "anthropic", "${ANTHROPIC_API_KEY}", "https://api.example", "auto", 120,
-    )  # fmt: skip
+    assert (
+        anthropic.kind,
+        anthropic.key,
+        anthropic.base_url,
+        anthropic.tool_choice,
+        anthropic.timeout,
+    ) == (
+        "anthropic",
+        "${ANTHROPIC_API_KEY}",
+        "https://api.example",
+        "auto",
+        120,
+    )
     haiku = anthropic.models.get()
-    assert (haiku.name, haiku.context_window, haiku.tokenizer, haiku.buffer_tokens, haiku.tool_choice) == (
-        "haiku", 200_000, "anthropic", 512, "required",
-    )  # fmt: skip
+    assert (
+        haiku.name,
+        haiku.context_window,
+        haiku.tokenizer,
+        haiku.buffer_tokens,
+        haiku.tool_choice,
+    ) == (
+        "haiku",
+        200_000,
+        "anthropic",
+        512,
+        "required",
+    )
     assert Provider.objects.get(slug="ollama").options == {
-        "temperature": 0.7, "top_p": 1.0, "think": True, "num_ctx": 8192,
-    }  # fmt: skip
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "think": True,
+        "num_ctx": 8192,
+    }
     assert given_back()["providers"] == json.loads(RAW)["providers"]
     assert {change.action for change in take(json.loads(RAW)).changes} == {"unchanged"}
 
 
 def test_the_defaults_are_in_every_request() -> None:
     models = {"a": {"overrides": {"seed": 7}}}
-    defaults = {"temperature": 0.3, "topP": 0.9, "parallelToolCalls": False, "llmTimeout": 1500,
-                "contextWindowBufferTokens": 1000}  # fmt: skip
-    assert take({"providers": {"openai": {"apiKey": SECRET, "models": models}}, "defaults": defaults}).saved
+    defaults = {
+        "temperature": 0.3,
+        "topP": 0.9,
+        "parallelToolCalls": False,
+        "llmTimeout": 1500,
+        "contextWindowBufferTokens": 1000,
+    }
+    assert take(
+        {"providers": {"openai": {"apiKey": SECRET, "models": models}}, "defaults": defaults}
+    ).saved
     model = LanguageModel.objects.get()
     target = target_for(model.pk, temperature=0.0, at_most=60)
     assert (target.temperature, target.timeout, target.key) == (0.3, 1.5, SECRET)
@@ -78,7 +111,13 @@ def test_an_option_that_a_provider_would_ignore_is_refused_with_its_place() -> N
 
 
 def test_a_small_window_leaves_room_for_a_question() -> None:
-    models = {"a": {"contextWindow": 4000, "contextWindowBufferTokens": 512, "tokenizer": "tiktoken:o200k_base"}}
+    models = {
+        "a": {
+            "contextWindow": 4000,
+            "contextWindowBufferTokens": 512,
+            "tokenizer": "tiktoken:o200k_base",
+        }
+    }
     assert take({"providers": {"ollama": {"models": models}}}).saved
     model = LanguageModel.objects.get()
     assert (model.context_window, model.max_output, model.buffer_tokens) == (4000, 1000, 512)
@@ -130,7 +169,9 @@ def test_whoever_may_not_grant_has_them_kept_and_is_told() -> None:
     outcome = take(json.loads(RAW), may_grant=False)
     assert outcome.saved
     assert not Provider.objects.exists()
-    told = {note.pointer for note in outcome.notes if note.sentence.startswith("Kept, but not created")}
+    told = {
+        note.pointer for note in outcome.notes if note.sentence.startswith("Kept, but not created")
+    }
     assert told == {"/providers/anthropic", "/providers/ollama"}
     assert given_back()["providers"] == json.loads(RAW)["providers"]
 
@@ -144,9 +185,18 @@ def test_whoever_may_not_grant_has_them_kept_and_is_told() -> None:
             "/providers/openai/models/m/contextWindow",
         ),
         ({"providers": {"openai": {"toolChoice": "none"}}}, "/providers/openai/toolChoice"),
-        ({"providers": {"ollama": {"custom": {"providerOptions": {"ollama": {"thnik": True}}}}}}, "/providers/ollama"),
-        ({"providers": {"openai": {"models": {"m": {"tokenizer": "abacus"}}}}}, "/providers/openai/models/m"),
-        ({"providers": {"a b": {"baseUrl": "http://x"}, "a-b": {"baseUrl": "http://y"}}}, "/providers/a-b"),
+        (
+            {"providers": {"ollama": {"custom": {"providerOptions": {"ollama": {"thnik": True}}}}}},
+            "/providers/ollama",
+        ),
+        (
+            {"providers": {"openai": {"models": {"m": {"tokenizer": "abacus"}}}}},
+            "/providers/openai/models/m",
+        ),
+        (
+            {"providers": {"a b": {"baseUrl": "http://x"}, "a-b": {"baseUrl": "http://y"}}},
+            "/providers/a-b",
+        ),
         ({"defaults": {"temperature": 3}}, "/defaults/temperature"),
         ({"defaults": {"llmTimeout": 5}}, "/defaults/llmTimeout"),
     ],

@@ -34,7 +34,10 @@ class Caller:
 
     def post(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> Any:
         return self.client.post(
-            BASE + path, json.dumps(body or {}), content_type="application/json", headers=self.headers | headers
+            BASE + path,
+            json.dumps(body or {}),
+            content_type="application/json",
+            headers=self.headers | headers,
         )
 
 
@@ -49,7 +52,9 @@ def expert(live_db: None) -> ExpertTool:
     model = LanguageModel.objects.create(provider=provider, name="small")
     arguments = {"q": {"type": "string"}, "deep": {"type": "boolean", "default": False}}
     return experts.save_expert(
-        expert=ExpertTool(name="digest", description="Reads.", arguments=arguments), targets=[model], actor="test"
+        expert=ExpertTool(name="digest", description="Reads.", arguments=arguments),
+        targets=[model],
+        actor="test",
     )
 
 
@@ -70,12 +75,15 @@ def test_a_run_is_started_with_defaults_filled_in_and_listed(expert: ExpertTool)
     assert started.status_code == 202
     run = operator.get(f"/runs/{started.json()['id']}").json()
     assert (run["state"], run["arguments"]) == ("queued", {"q": "why", "deep": False})
-    assert [r["id"] for r in operator.get("/runs?expert=digest&state=queued").json()["items"]] == [run["id"]]
+    assert [r["id"] for r in operator.get("/runs?expert=digest&state=queued").json()["items"]] == [
+        run["id"]
+    ]
     assert operator.get("/runs?state=done").json()["items"] == []
 
 
 def test_a_run_knows_the_person_who_started_it_or_asked_again(expert: ExpertTool) -> None:
-    operator, other = person("operator"), person("admin")
+    operator = person("operator")
+    other = person("admin")
     started = operator.post("/experts/digest/runs", {"arguments": {"q": "why"}}).json()
     again = other.post(f"/runs/{started['id']}/replay").json()
     assert (started["requester"], again["requester"]) == ("operator", "admin")
@@ -87,7 +95,9 @@ def test_a_start_and_a_replay_that_are_repeated_with_their_key_are_one_run_each(
 ) -> None:
     woken: list[str] = []
     monkeypatch.setattr("subagents.services.runs.wake", woken.append)
-    operator, path, body = person("operator"), "/experts/digest/runs", {"arguments": {"q": "why"}}
+    operator = person("operator")
+    path = "/experts/digest/runs"
+    body = {"arguments": {"q": "why"}}
     starts = [operator.post(path, body, **{"Idempotency-Key": "k"}) for _ in range(2)]
     assert [start.status_code for start in starts] == [202, 202]
     assert starts[0].content == starts[1].content
@@ -125,7 +135,8 @@ def test_a_tool_without_a_model_that_is_on_is_refused(expert: ExpertTool) -> Non
 
 
 def test_an_agent_starts_what_it_may_and_sees_its_own(expert: ExpertTool) -> None:
-    ann, bob = agent("ann"), agent("bob")
+    ann = agent("ann")
+    bob = agent("bob")
     assert ann.post("/experts/digest/runs", {"arguments": {"q": "x"}}).status_code == 404
     expert.users.add(Agent.objects.get(slug="ann"))
     run = ann.post("/experts/digest/runs", {"arguments": {"q": "x"}}).json()
@@ -141,21 +152,30 @@ def test_an_agent_starts_what_it_may_and_sees_its_own(expert: ExpertTool) -> Non
 def test_an_unknown_call_is_settled_once(expert: ExpertTool) -> None:
     operator = person("operator")
     run = runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
-    call = ToolCall.objects.create(run=run, turn_number=1, index=0, name="write", state=CallState.UNKNOWN)
+    call = ToolCall.objects.create(
+        run=run, turn_number=1, index=0, name="write", state=CallState.UNKNOWN
+    )
     path = f"/runs/{run.pk}/calls/{call.pk}/settle"
-    assert operator.post(path, {"what": "failed", "note": "no row"}).json()["calls"][0]["state"] == "failed"
+    assert (
+        operator.post(path, {"what": "failed", "note": "no row"}).json()["calls"][0]["state"]
+        == "failed"
+    )
     assert operator.post(path, {"what": "done"}).status_code == 409
     assert operator.post(path, {"what": "maybe"}).status_code == 422
 
 
 def test_a_run_is_asked_again_of_another_version_and_another_model(expert: ExpertTool) -> None:
-    operator, run = person("operator"), runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
+    operator = person("operator")
+    run = runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
     first = expert.ordered_targets.get().model
     other = LanguageModel.objects.create(provider=first.provider, name="large")
     expert.system_prompt = "Be brief."
     experts.save_expert(expert=expert, targets=[first], actor="test")
     path = f"/runs/{run.pk}/replay"
-    assert [operator.post(path).json()["version"], operator.post(path, {"version": 1}).json()["version"]] == [2, 1]
+    assert [
+        operator.post(path).json()["version"],
+        operator.post(path, {"version": 1}).json()["version"],
+    ] == [2, 1]
     asked = operator.post(path, {"model": "acme/large"})
     assert (asked.status_code, Run.objects.get(pk=asked.json()["id"]).asks) == (202, other)
     for wrong, said in [
@@ -169,7 +189,9 @@ def test_a_run_is_asked_again_of_another_version_and_another_model(expert: Exper
 
 
 @pytest.mark.parametrize("path", ["/experts", "/runs"])
-def test_longer_lists_ask_no_more_questions(expert: ExpertTool, django_assert_max_num_queries: Any, path: str) -> None:
+def test_longer_lists_ask_no_more_questions(
+    expert: ExpertTool, django_assert_max_num_queries: Any, path: str
+) -> None:
     model = expert.ordered_targets.get().model
     for number in range(12):
         tool = ExpertTool(name=f"digest{number}", description="Reads.")
@@ -183,9 +205,15 @@ def test_longer_lists_ask_no_more_questions(expert: ExpertTool, django_assert_ma
 
 def test_an_expert_tool_shows_its_figures(expert: ExpertTool) -> None:
     run = runs.start(expert="digest", arguments={"q": "x"}, origin="rest")
-    Run.objects.filter(pk=run.pk).update(state=RunState.DONE, exit=Exit.ANSWER, savings={"context_saved": -5})
+    Run.objects.filter(pk=run.pk).update(
+        state=RunState.DONE, exit=Exit.ANSWER, savings={"context_saved": -5}
+    )
     shown = person("viewer").get("/experts/digest").json()
-    assert (shown["models"], shown["agent"], shown["figures"]["saved"]) == (["acme/small"], "expert.digest", -5)
+    assert (shown["models"], shown["agent"], shown["figures"]["saved"]) == (
+        ["acme/small"],
+        "expert.digest",
+        -5,
+    )
     assert shown["figures"]["costs_more"]
 
 
@@ -199,7 +227,9 @@ async def engine(live_db: None) -> AsyncIterator[Engine]:
     await engine.stop()
 
 
-async def test_watching_tells_every_change_and_ends_with_the_run(expert: ExpertTool, engine: Engine) -> None:
+async def test_watching_tells_every_change_and_ends_with_the_run(
+    expert: ExpertTool, engine: Engine
+) -> None:
     run = await db_call(runs.start, expert="digest", arguments={"q": "x"}, origin="rest")
     viewer = await db_call(person, "viewer")
     answer = await AsyncClient().get(f"{BASE}/runs/{run.pk}/events", headers=viewer.headers)
@@ -240,25 +270,42 @@ def log_out() -> None:
 @pytest.mark.parametrize(
     ("who", "end_access"),
     [
-        ("agent", revoke_tokens), ("agent", disable_agent), ("token", revoke_tokens), ("token", disable_person),
-        ("token", take_role), ("browser", disable_person), ("browser", log_out), ("browser", take_role),
+        ("agent", revoke_tokens),
+        ("agent", disable_agent),
+        ("token", revoke_tokens),
+        ("token", disable_person),
+        ("token", take_role),
+        ("browser", disable_person),
+        ("browser", log_out),
+        ("browser", take_role),
     ],
-)  # fmt: skip
+)
 async def test_stream_of_a_run_ends_with_the_access_of_its_reader(
-    expert: ExpertTool, engine: Engine, who: str, end_access: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    expert: ExpertTool,
+    engine: Engine,
+    who: str,
+    end_access: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("subagents.api.runs._LOOK_SECONDS", 0.05)
-    client, headers = AsyncClient(), dict[str, str]()
+    client = AsyncClient()
+    headers = dict[str, str]()
     if who == "browser":
         await db_call(person, "viewer")
         await client.aforce_login(await db_call(User.objects.get))
         headers = {"X-CSRFToken": "unchecked"}
     else:
-        headers = (await db_call(*((agent, "ann") if who == "agent" else (person, "viewer")))).headers
-    run = await db_call(runs.start, expert="digest", arguments={"q": "x"}, origin="rest", caller="ann")
+        headers = (
+            await db_call(*((agent, "ann") if who == "agent" else (person, "viewer")))
+        ).headers
+    run = await db_call(
+        runs.start, expert="digest", arguments={"q": "x"}, origin="rest", caller="ann"
+    )
     answer = await client.get(f"{BASE}/runs/{run.pk}/events", headers=headers)
     events = aiter(answer.streaming_content)  # type: ignore[union-attr]
     assert "queued" in (await anext(events)).decode()
     await db_call(end_access)
-    await db_call(Run.objects.filter(pk=run.pk).update, state=RunState.FAILED, finished_at=timezone.now())
+    await db_call(
+        Run.objects.filter(pk=run.pk).update, state=RunState.FAILED, finished_at=timezone.now()
+    )
     assert [each async for each in events] == []

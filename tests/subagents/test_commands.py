@@ -1,4 +1,5 @@
-"""The commands: an answer on standard output, everything else on standard error, honest exit codes."""
+"""The commands: an answer on standard output, everything else on standard error, honest exit
+codes."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def expert(live_db: None, monkeypatch: pytest.MonkeyPatch) -> ExpertTool:
     model = LanguageModel.objects.create(provider=provider, name="small")
     arguments = {"q": {"type": "string"}, "n": {"type": "integer", "optional": True}}
     return experts.save_expert(
-        expert=ExpertTool(name="digest", description="Reads.", arguments=arguments), targets=[model], actor="test"
+        expert=ExpertTool(name="digest", description="Reads.", arguments=arguments),
+        targets=[model],
+        actor="test",
     )
 
 
@@ -48,9 +51,15 @@ def ending(monkeypatch: pytest.MonkeyPatch, *, traced: Sequence[str] = (), **end
         def work() -> None:
             run = Run.objects.get(pk=run_id)
             Turn.objects.create(
-                run=run, number=1, model_name="acme/small", finish="stop", input_tokens=7, output_tokens=3,
-                started_at=timezone.now(), duration_ms=5,
-            )  # fmt: skip
+                run=run,
+                number=1,
+                model_name="acme/small",
+                finish="stop",
+                input_tokens=7,
+                output_tokens=3,
+                started_at=timezone.now(),
+                duration_ms=5,
+            )
             for text in traced:
                 TracedRequest.objects.create(run=run, at=timezone.now(), text=text)
             Run.objects.filter(pk=run_id).update(finished_at=timezone.now(), **end)
@@ -62,7 +71,9 @@ def ending(monkeypatch: pytest.MonkeyPatch, *, traced: Sequence[str] = (), **end
 
 
 def run(*words: str, **options: Any) -> tuple[int, str, str]:
-    out, err, code = StringIO(), StringIO(), 0
+    out = StringIO()
+    err = StringIO()
+    code = 0
     try:
         call_command("mcprun", *words, stdout=out, stderr=err, **options)
     except SystemExit as error:
@@ -70,8 +81,12 @@ def run(*words: str, **options: Any) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def test_mcprun_prints_the_answer_alone(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ending(monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="forty-two", cost=Decimal("0.01"))
+def test_mcprun_prints_the_answer_alone(
+    expert: ExpertTool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ending(
+        monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="forty-two", cost=Decimal("0.01")
+    )
     book = tmp_path / "book.jsonl"
     code, out, err = run("digest", "q=why", "n=5", accounting=book)
     assert (code, out) == (0, "forty-two\n")
@@ -88,10 +103,26 @@ def test_mcprun_takes_options_of_models_and_a_format(
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object"}')
     model = LanguageModel.objects.get()
-    run("digest", "q=why", model=str(model), temperature=0.5, top_p=0.9, no_parallel=True, schema=schema)
+    run(
+        "digest",
+        "q=why",
+        model=str(model),
+        temperature=0.5,
+        top_p=0.9,
+        no_parallel=True,
+        schema=schema,
+    )
     made = Run.objects.get()
-    assert json.loads(made.model_options) == {"temperature": 0.5, "top_p": 0.9, "parallel_tool_calls": False}
-    assert (made.asks, made.answer_format, made.answer_schema) == (model, "json", '{"type":"object"}')
+    assert json.loads(made.model_options) == {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "parallel_tool_calls": False,
+    }
+    assert (made.asks, made.answer_format, made.answer_schema) == (
+        model,
+        "json",
+        '{"type":"object"}',
+    )
     spec = view(made.pk, now=timezone.now()).spec
     assert (spec.model_options["top_p"], spec.output_schema) == (0.9, {"type": "object"})
 
@@ -102,7 +133,11 @@ def test_mcprun_writes_the_trace_of_requests_to_models(
 ) -> None:
     file = tmp_path / name
     ending(
-        monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="x", traced=('{"status": 401}', '{"status": 200}')
+        monkeypatch,
+        state=RunState.DONE,
+        exit=Exit.ANSWER,
+        answer="x",
+        traced=('{"status": 401}', '{"status": 200}'),
     )
     code, out, err = run("digest", "q=why", trace_llm=name if name == "-" else str(file))
     assert (code, out) == (0, "x\n")
@@ -122,7 +157,9 @@ def test_mcprun_writes_the_trace_of_requests_to_models(
         ({"schema": Path("/nowhere.json")}, "cannot be read"),
     ],
 )
-def test_mcprun_refuses_options_that_mean_nothing(expert: ExpertTool, options: dict[str, Any], text: str) -> None:
+def test_mcprun_refuses_options_that_mean_nothing(
+    expert: ExpertTool, options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(CommandError, match=text) as caught:
         call_command("mcprun", "digest", "q=why", **options)
     assert caught.value.returncode == 2
@@ -130,7 +167,8 @@ def test_mcprun_refuses_options_that_mean_nothing(expert: ExpertTool, options: d
 
 
 @pytest.mark.parametrize(
-    ("exit", "code"), [(Exit.BUDGET, 3), (Exit.AUTH, 4), (Exit.TOOL, 1), (Exit.CANCELLED, 130), (Exit.TIME_LIMIT, 3)]
+    ("exit", "code"),
+    [(Exit.BUDGET, 3), (Exit.AUTH, 4), (Exit.TOOL, 1), (Exit.CANCELLED, 130), (Exit.TIME_LIMIT, 3)],
 )
 def test_mcprun_says_by_its_exit_code_why_there_is_no_answer(
     expert: ExpertTool, monkeypatch: pytest.MonkeyPatch, exit: Exit, code: int
@@ -141,8 +179,15 @@ def test_mcprun_says_by_its_exit_code_why_there_is_no_answer(
     assert "That is why." in err
 
 
-def test_mcprun_asks_the_run_to_stop_when_interrupted(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = {"state": RunState.CANCELLED, "exit": Exit.CANCELLED, "error": "Cancelled.", "finished_at": timezone.now()}
+def test_mcprun_asks_the_run_to_stop_when_interrupted(
+    expert: ExpertTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {
+        "state": RunState.CANCELLED,
+        "exit": Exit.CANCELLED,
+        "error": "Cancelled.",
+        "finished_at": timezone.now(),
+    }
 
     usual = signal.getsignal(signal.SIGINT)
 
@@ -163,7 +208,11 @@ def test_mcprun_as_json(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> 
     ending(monkeypatch, state=RunState.DONE, exit=Exit.ANSWER, answer="{}", structured="{}")
     assert run("digest", "q=why")[2].endswith("out, cost unknown\n"), "its model has no prices"
     _, out, err = run("digest", "q=why", json=True, quiet=True)
-    assert (json.loads(out)["structured"], json.loads(out)["exit"], err) == ({}, "EXIT-FINAL-ANSWER", "")
+    assert (json.loads(out)["structured"], json.loads(out)["exit"], err) == (
+        {},
+        "EXIT-FINAL-ANSWER",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +223,9 @@ def test_mcprun_as_json(expert: ExpertTool, monkeypatch: pytest.MonkeyPatch) -> 
         (["digest", "q=1"], "not of type"),
     ],
 )
-def test_mcprun_refuses_before_anything_starts(expert: ExpertTool, words: list[str], text: str) -> None:
+def test_mcprun_refuses_before_anything_starts(
+    expert: ExpertTool, words: list[str], text: str
+) -> None:
     with pytest.raises(CommandError, match=text) as caught:
         call_command("mcprun", *words)
     assert caught.value.returncode == 2
@@ -197,17 +248,23 @@ def test_modelprices_fills_in_what_is_empty_and_dates_it(db: None) -> None:
 
 
 @pytest.mark.exhaustive
-def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site_env: dict[str, str]) -> None:
+def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(
+    tmp_path: Path, site_env: dict[str, str]
+) -> None:
     script = tmp_path / "mine.yaml"
     script.write_text("mine: {turns: [{text: 'hello {{ user.text }}'}]}")
     command = [sys.executable, MANAGE, "scriptedllm", "--port", "0", "--script", str(script)]
-    with subprocess.Popen(command, env=site_env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+    with subprocess.Popen(
+        command, env=site_env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
             found = re.search(r"(http://\S+): mine, research_repository", line)
             assert found is not None, line
-            body = json.dumps({"model": "mine", "messages": [{"role": "user", "content": "you"}]}).encode()
+            body = json.dumps(
+                {"model": "mine", "messages": [{"role": "user", "content": "you"}]}
+            ).encode()
             asked = urllib.request.Request(f"{found[1]}/v1/chat/completions", body)
             with urllib.request.urlopen(asked, timeout=HANG_LIMIT) as answer:
                 assert json.load(answer)["choices"][0]["message"]["content"] == "hello you"
@@ -219,5 +276,7 @@ def test_scriptedllm_serves_the_demo_and_a_file_of_ones_own(tmp_path: Path, site
 def test_a_script_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:
     script = tmp_path / "bad.yaml"
     script.write_text("mine: {turns: []}")
-    with pytest.raises(CommandError, match=r"bad\.yaml: The scenario 'mine' requires a list of turns"):
+    with pytest.raises(
+        CommandError, match=r"bad\.yaml: The scenario 'mine' requires a list of turns"
+    ):
         call_command("scriptedllm", "--script", str(script))

@@ -1,4 +1,5 @@
-"""How many questions a file of expert tools asks the database: for each tool that is new, changed, or the same as before.
+"""How many questions a file of expert tools asks the database: for each tool that is new, changed,
+or the same as before.
 
 A start of ``runmcp --config`` imports the file while a host waits.
 """
@@ -24,25 +25,35 @@ from subagents.services.exchange import serving
 from tests.subagents.kit import confirmed
 
 pytestmark = pytest.mark.django_db
-FEW, MANY = 4, 12
+FEW = 4
+MANY = 12
 
 
 class Start:
-    """What ``runmcp --config`` does, without processes; ``asked`` counts the questions of each part."""
+    """What ``runmcp --config`` does, without processes; ``asked`` counts the questions of each
+    part."""
 
     def __init__(self, count: int) -> None:
-        self.asked, self.texts = Counter[str](), dict[str, list[str]]()
+        self.asked = Counter[str]()
+        self.texts = dict[str, list[str]]()
         self.names = [f"read_{number}" for number in range(count)]
         self.experts = [f"of{count}_{number}" for number in range(count)]
         self.server = f"fs{count}"
 
     def file(self, description: str) -> bytes:
         tools = [
-            {"name": name, "description": description, "internal_tools": {self.server: [read, self.names[0]]},
-             "provider": "google", "model": "m"}
+            {
+                "name": name,
+                "description": description,
+                "internal_tools": {self.server: [read, self.names[0]]},
+                "provider": "google",
+                "model": "m",
+            }
             for name, read in zip(self.experts, self.names, strict=True)
-        ]  # fmt: skip
-        return json.dumps({"mcps": {self.server: {"command": "fs", "args": []}}, "tools": tools}).encode()
+        ]
+        return json.dumps(
+            {"mcps": {self.server: {"command": "fs", "args": []}}, "tools": tools}
+        ).encode()
 
     @contextmanager
     def counted(self, part: str) -> Iterator[None]:
@@ -54,18 +65,25 @@ class Start:
     def start(self, description: str) -> None:
         with self.counted("import"):
             outcome = import_file(
-                raw=self.file(description), path=f"{self.server}.json", actor="test", may_rule=True, may_grant=True,
+                raw=self.file(description),
+                path=f"{self.server}.json",
+                actor="test",
+                may_rule=True,
+                may_grant=True,
                 on_conflict="own",
-            )  # fmt: skip
+            )
         assert outcome.saved, outcome.refused
         server = Server.objects.get(slug=self.server)
         if not server.launch_confirmed:
             server = confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
             with self.counted("servers"):
-                observe.observe(server=server, listed=[{"name": name, "inputSchema": {}} for name in self.names])
+                observe.observe(
+                    server=server, listed=[{"name": name, "inputSchema": {}} for name in self.names]
+                )
         with self.counted("serve"):
             labels = frozenset(f"tool/{name}" for name in self.experts)
-            agent, endpoint = Agent.objects.get(slug="host"), Endpoint.objects.get(slug=self.server)
+            agent = Agent.objects.get(slug="host")
+            endpoint = Endpoint.objects.get(slug=self.server)
             assert serving.serve(labels, agent=agent, endpoint=endpoint, actor="test") == []
 
 
@@ -79,7 +97,8 @@ def starts() -> tuple[Start, Start]:
 
 
 def test_a_tool_more_is_few_questions_more(starts: tuple[Start, Start]) -> None:
-    """Each saves, audits and remembers what it changes; what is read is read once for the whole file."""
+    """Each saves, audits and remembers what it changes; what is read is read once for the whole
+    file."""
     few, many = starts
     for what, description, most in (
         ("new", "d", {"import": 28, "servers": 0.5, "serve": 26}),
@@ -91,16 +110,28 @@ def test_a_tool_more_is_few_questions_more(starts: tuple[Start, Start]) -> None:
             each.start(description)
         for part, allowed in most.items():
             more = (many.asked[part] - few.asked[part]) / (MANY - FEW)
-            assert more <= allowed, f"{what}: {part}: {more} questions a tool\n" + "\n".join(many.texts[part])
+            assert more <= allowed, f"{what}: {part}: {more} questions a tool\n" + "\n".join(
+                many.texts[part]
+            )
 
 
-def test_what_is_taken_together_is_audited_and_remembered_one_by_one(starts: tuple[Start, Start]) -> None:
+def test_what_is_taken_together_is_audited_and_remembered_one_by_one(
+    starts: tuple[Start, Start],
+) -> None:
     few, _ = starts
     few.start("d")
     kinds = Counter(AuditEntry.objects.values_list("kind", flat=True))
-    every = {"expert.created", "grant.created", "definition.approved", "expert.offered", "expert.vouched"}
+    every = {
+        "expert.created",
+        "grant.created",
+        "definition.approved",
+        "expert.offered",
+        "expert.vouched",
+    }
     # Each tool of a whitelist beside the first, which stands on all of them.
-    assert {kind: kinds[kind] for kind in every} == dict.fromkeys(every, FEW) | {"grant.created": 2 * FEW - 1}
+    assert {kind: kinds[kind] for kind in every} == dict.fromkeys(every, FEW) | {
+        "grant.created": 2 * FEW - 1
+    }
     assert list(chains.verify()) == []
     for tool in Tool.objects.all():
         assert [row.pinned_id for row in tool.history.all()] == [tool.pinned_id, None]

@@ -30,7 +30,13 @@ SAMPLE = "slipsnisse-extended/remote.yaml"
 
 
 def tool(**changes: Any) -> dict[str, Any]:
-    base = {"name": "t", "description": "d", "internal_tools": {"fs": ["read"]}, "provider": "google", "model": "m"}
+    base = {
+        "name": "t",
+        "description": "d",
+        "internal_tools": {"fs": ["read"]},
+        "provider": "google",
+        "model": "m",
+    }
     return base | changes
 
 
@@ -41,16 +47,25 @@ def config(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
 def take(data: dict[str, Any], *, extended: bool = True, **options: Any) -> Outcome:
     format_name = "slipsnisse-extended" if extended else "slipsnisse"
     return import_file(
-        raw=json.dumps(data).encode(), path="x.json", actor="test", format_name=format_name, may_rule=True,
-        may_grant=True, **options,
-    )  # fmt: skip
+        raw=json.dumps(data).encode(),
+        path="x.json",
+        actor="test",
+        format_name=format_name,
+        may_rule=True,
+        may_grant=True,
+        **options,
+    )
 
 
 def read(path: Path, name: str = "") -> Outcome:
     return import_file(
-        raw=path.read_bytes(), path=path.name, actor="test", format_name=name or path.parent.name, may_rule=True,
+        raw=path.read_bytes(),
+        path=path.name,
+        actor="test",
+        format_name=name or path.parent.name,
+        may_rule=True,
         may_grant=True,
-    )  # fmt: skip
+    )
 
 
 def known(*names: str) -> Server:
@@ -82,19 +97,28 @@ def test_a_file_of_expert_tools_comes_back_from_the_database_unchanged(path: Pat
     assert [[*each] for each in written.data["tools"]] == [[*each] for each in original["tools"]]
     again = read(path)
     assert set(actions(again).values()) <= {"unchanged"}
-    assert export_config(format_name=path.parent.name, actor="test", include_secrets=True).data == written.data
+    assert (
+        export_config(format_name=path.parent.name, actor="test", include_secrets=True).data
+        == written.data
+    )
 
 
 def test_the_worked_example_becomes_a_tool_that_waits_for_its_servers() -> None:
     outcome = read(HERE / "samples" / "slipsnisse" / "worked_example.yaml")
     assert actions(outcome) == {
-        "filesystem": "created", "rust_docs": "created", "provider/google": "created",
-        "model/google/gemini-2.0-flash-001": "created", "tool/research_dependency": "created",
-    }  # fmt: skip
+        "filesystem": "created",
+        "rust_docs": "created",
+        "provider/google": "created",
+        "model/google/gemini-2.0-flash-001": "created",
+        "tool/research_dependency": "created",
+    }
     expert = ExpertTool.objects.get()
     assert expert.awaited_tools == [
-        "filesystem::read_file", "filesystem::list_directory", "rust_docs::search", "rust_docs::read_page",
-    ]  # fmt: skip
+        "filesystem::read_file",
+        "filesystem::list_directory",
+        "rust_docs::search",
+        "rust_docs::read_page",
+    ]
     assert expert.system_prompt.startswith("You are a Rust expert.")
     assert experts.schema_of(expert)["required"] == ["query"]
     assert Provider.objects.get().key == "${GEMINI_API_KEY}"
@@ -105,26 +129,46 @@ def test_the_worked_example_becomes_a_tool_that_waits_for_its_servers() -> None:
 def test_everything_that_the_extended_format_can_say_is_in_the_records() -> None:
     read(HERE / "samples" / SAMPLE)
     expert = ExpertTool.objects.get(name="look_up")
-    facts = (expert.max_steps, expert.max_seconds, expert.max_cost, expert.on_server_death, expert.temperature)
+    facts = (
+        expert.max_steps,
+        expert.max_seconds,
+        expert.max_cost,
+        expert.on_server_death,
+        expert.temperature,
+    )
     assert facts == (6, 45, Decimal("0.05"), "fail", 0.5)
     assert [str(target.model) for target in expert.ordered_targets.all()] == [
-        "cohere/command-r", "google/gemini-2.0-flash-001",
-    ]  # fmt: skip
+        "cohere/command-r",
+        "google/gemini-2.0-flash-001",
+    ]
     model = LanguageModel.objects.get(name="command-r")
     assert (model.context_window, model.input_price) == (128_000, Decimal("0.15"))
     provider = Provider.objects.get(slug="cohere")
-    assert (provider.key, provider.headers, provider.timeout) == ("${COHERE_API_KEY}", {"X-Team": "docs"}, 45)
+    assert (provider.key, provider.headers, provider.timeout) == (
+        "${COHERE_API_KEY}",
+        {"X-Team": "docs"},
+        45,
+    )
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"q": "string"}, {"q": {"type": "string"}}, {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}],
-)  # fmt: skip
-def test_arguments_in_each_notation_mean_the_same_and_come_back_as_they_were(arguments: dict[str, Any]) -> None:
+    [
+        {"q": "string"},
+        {"q": {"type": "string"}},
+        {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]},
+    ],
+)
+def test_arguments_in_each_notation_mean_the_same_and_come_back_as_they_were(
+    arguments: dict[str, Any],
+) -> None:
     take(config(tool(arguments=arguments)))
     expected = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
     assert experts.schema_of(ExpertTool.objects.get()) == expected
-    assert export_config(format_name="slipsnisse", actor="t").data["tools"][0]["arguments"] == arguments
+    assert (
+        export_config(format_name="slipsnisse", actor="t").data["tools"][0]["arguments"]
+        == arguments
+    )
 
 
 @pytest.mark.both_databases
@@ -151,9 +195,13 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     refused = take(config(tool(description="other")))
     assert [note.pointer for note in refused.refused] == ["/tools/0"]
     assert "keep (skip)" in refused.refused[0].remedy
-    assert actions(take(config(tool(description="other")), on_conflict="skip"))["tool/t"] == "skipped"
+    assert (
+        actions(take(config(tool(description="other")), on_conflict="skip"))["tool/t"] == "skipped"
+    )
     assert ExpertTool.objects.get().description == "d"
-    assert actions(take(config(tool(description="other")), on_conflict="own"))["tool/t"] == "changed"
+    assert (
+        actions(take(config(tool(description="other")), on_conflict="own"))["tool/t"] == "changed"
+    )
     assert ExpertTool.objects.get().description == "other"
     ExpertTool.objects.filter(name="t").update(name="mine")
     ExpertTool.objects.filter(name="mine").update(name="t")
@@ -177,7 +225,9 @@ def test_an_edit_made_here_shows_in_the_file() -> None:
     take(config(tool(internal_tools={"fs": ["read", "list"]}, colour="blue")))
     known("read", "list", "stat")
     expert = ExpertTool.objects.get()
-    experts.set_whitelist(expert=expert, tools=Tool.objects.filter(name__in=["read", "stat"]), actor="test")
+    experts.set_whitelist(
+        expert=expert, tools=Tool.objects.filter(name__in=["read", "stat"]), actor="test"
+    )
     model = LanguageModel.objects.get()
     expert.max_steps = 4
     experts.save_expert(expert=expert, targets=[model], actor="test")
@@ -189,12 +239,20 @@ def test_an_edit_made_here_shows_in_the_file() -> None:
 
 
 def test_a_tool_that_was_made_here_is_exported_too() -> None:
-    provider = providers.save_provider(provider=Provider(slug="own", kind="compatible", base_url="http://h.example/v1"), actor="t")  # fmt: skip
-    model = providers.save_model(model=LanguageModel(provider=provider, name="m", free=True), actor="t")
+    provider = providers.save_provider(
+        provider=Provider(slug="own", kind="compatible", base_url="http://h.example/v1"), actor="t"
+    )
+    model = providers.save_model(
+        model=LanguageModel(provider=provider, name="m", free=True), actor="t"
+    )
     experts.save_expert(expert=ExpertTool(name="mine", description="d"), targets=[model], actor="t")
     data = export_config(format_name="slipsnisse-extended", actor="t").data
     assert data["providers"] == {
-        "own": {"kind": "compatible", "base_url": "http://h.example/v1", "models": {"m": {"free": True}}}
+        "own": {
+            "kind": "compatible",
+            "base_url": "http://h.example/v1",
+            "models": {"m": {"free": True}},
+        }
     }
     assert data["tools"] == [
         {"name": "mine", "description": "d", "internal_tools": {}, "provider": "own", "model": "m"}
@@ -208,7 +266,10 @@ def test_a_tool_that_was_made_here_is_exported_too() -> None:
 @pytest.mark.parametrize("secrets", [False, True])
 def test_a_key_is_never_in_a_file(secrets: bool) -> None:
     provider = providers.save_provider(
-        provider=Provider(slug="google", kind="google"), actor="t", key=SECRET, headers={"X-Auth": SECRET + "h"}
+        provider=Provider(slug="google", kind="google"),
+        actor="t",
+        key=SECRET,
+        headers={"X-Auth": SECRET + "h"},
     )
     take(config(tool()))
     written = export_config(format_name="slipsnisse-extended", actor="t", include_secrets=secrets)
@@ -223,7 +284,9 @@ def test_a_key_is_never_in_a_file(secrets: bool) -> None:
 @pytest.mark.parametrize("extra", [{"key": SECRET}, {"headers": {"X-Api-Key": SECRET}}])
 def test_a_file_that_holds_a_secret_is_refused_without_quoting_it(extra: dict[str, Any]) -> None:
     outcome = take(config(tool(), providers={"google": {"kind": "google", **extra}}))
-    assert [note.pointer.split("/")[:3] for note in outcome.refused] == [["", "providers", "google"]]
+    assert [note.pointer.split("/")[:3] for note in outcome.refused] == [
+        ["", "providers", "google"]
+    ]
     assert "${VARIABLE}" in outcome.refused[0].remedy
     assert SECRET not in str(outcome.notes)
 
@@ -243,7 +306,9 @@ def test_a_watched_file_switches_off_what_it_no_longer_names() -> None:
     followed.after(take(config(tool(), tool(name="u"))))
     assert followed.after(take(config(tool()))) == ["u is no longer in the file: disabled."]
     assert not ExpertTool.objects.get(name="u").enabled
-    assert followed.after(take(config(tool(), tool(name="u")))) == ["u is in the file again: enabled."]
+    assert followed.after(take(config(tool(), tool(name="u")))) == [
+        "u is in the file again: enabled."
+    ]
     assert ExpertTool.objects.get(name="u").enabled
 
 
@@ -260,36 +325,75 @@ GOOGLE = {"kind": "google", "models": {"m": {}}}
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown provider": (config(tool(provider="gogle")), "/tools/0/provider", "google"),
     "a compatible provider without address": (
-        config(tool(), providers={"p": {"kind": "compatible"}}), "/providers/p", "the address of its API",
+        config(tool(), providers={"p": {"kind": "compatible"}}),
+        "/providers/p",
+        "the address of its API",
     ),
-    "an unknown kind": (config(tool(), providers={"p": {"kind": "what"}}), "/providers/p/kind", "Choose one"),
+    "an unknown kind": (
+        config(tool(), providers={"p": {"kind": "what"}}),
+        "/providers/p/kind",
+        "Choose one",
+    ),
     "a misspelt key of a provider": (
-        config(tool(), providers={"p": {"kind": "google", "adress": "x"}}), "/providers/p", "Correct or remove",
+        config(tool(), providers={"p": {"kind": "google", "adress": "x"}}),
+        "/providers/p",
+        "Correct or remove",
     ),
     "a model that is not among those of the file": (
-        config(tool(model="n"), providers={"google": GOOGLE}), "/tools/0/model", "Available models: m",
+        config(tool(model="n"), providers={"google": GOOGLE}),
+        "/tools/0/model",
+        "Available models: m",
     ),
-    "an unknown scripted model": (config(tool(provider="scripted")), "/tools/0/model", "research_repository"),
+    "an unknown scripted model": (
+        config(tool(provider="scripted")),
+        "/tools/0/model",
+        "research_repository",
+    ),
     "an unknown model among the fallbacks": (
-        config(tool(fallbacks=[{"provider": "scripted", "model": "n"}])), "/tools/0/fallbacks/0/model", "Available",
+        config(tool(fallbacks=[{"provider": "scripted", "model": "n"}])),
+        "/tools/0/fallbacks/0/model",
+        "Available",
     ),
     "a money budget without prices": (config(tool(max_cost=1)), "/tools/0", "Enter their prices"),
-    "a tool that is gone": (config(tool(internal_tools={"fs": ["gone"]})), "/tools/0/internal_tools/fs", "offers: here"),
-    "a tool that never was": (config(tool(internal_tools={"fs": ["raed"]})), "/tools/0/internal_tools/fs", "offers: here"),
+    "a tool that is gone": (
+        config(tool(internal_tools={"fs": ["gone"]})),
+        "/tools/0/internal_tools/fs",
+        "offers: here",
+    ),
+    "a tool that never was": (
+        config(tool(internal_tools={"fs": ["raed"]})),
+        "/tools/0/internal_tools/fs",
+        "offers: here",
+    ),
     "a name that is too long": (config(tool(name="x" * 61)), "/tools/0", "Correct these fields"),
     "arguments that are no schema": (
-        config(tool(arguments={"type": "object", "properties": {"q": {"type": "text"}}})), "/tools/0", "JSON Schema",
+        config(tool(arguments={"type": "object", "properties": {"q": {"type": "text"}}})),
+        "/tools/0",
+        "JSON Schema",
     ),
     "an unknown agent": (config(tool(users=["nobody"])), "/tools/0/users/0", "Available"),
-    "an unknown endpoint": (config(tool(endpoints=["nowhere"])), "/tools/0/endpoints/0", "Available"),
-    "an expert that calls itself": (config(tool(users=["expert.t"])), "/tools/0", "Remove the agent of an expert tool"),
+    "an unknown endpoint": (
+        config(tool(endpoints=["nowhere"])),
+        "/tools/0/endpoints/0",
+        "Available",
+    ),
+    "an expert that calls itself": (
+        config(tool(users=["expert.t"])),
+        "/tools/0",
+        "Remove the agent of an expert tool",
+    ),
     "a circle of three": (
-        config(tool(name="a", users=["expert.c"]), tool(name="b", users=["expert.a"]), tool(name="c", users=["expert.b"])),
-        "/tools/2", "Remove the agent of an expert tool",
+        config(
+            tool(name="a", users=["expert.c"]),
+            tool(name="b", users=["expert.a"]),
+            tool(name="c", users=["expert.b"]),
+        ),
+        "/tools/2",
+        "Remove the agent of an expert tool",
     ),
     "a chain of four": (config(*CHAIN), "/tools/3", "Remove the agent of an expert tool"),
     "no steps at all": (config(tool(max_steps=0)), "/tools/0/max_steps", "Correct the value"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -300,9 +404,13 @@ def test_a_file_that_cannot_work_is_refused_with_its_place_and_remedy(name: str)
     observe.observe(server=Server.objects.get(), listed=[{"name": "here", "inputSchema": {}}])
     data, place, remedy = BAD[name]
     if data["tools"][0]["internal_tools"] == {"fs": ["read"]}:
-        data = data | {"tools": [each | {"internal_tools": {"fs": ["here"]}} for each in data["tools"]]}
+        data = data | {
+            "tools": [each | {"internal_tools": {"fs": ["here"]}} for each in data["tools"]]
+        }
     outcome = take(data)
-    assert [note.pointer for note in outcome.refused] == [place], [str(note) for note in outcome.refused]
+    assert [note.pointer for note in outcome.refused] == [place], [
+        str(note) for note in outcome.refused
+    ]
     assert remedy in outcome.refused[0].remedy
     assert not outcome.saved
     assert not ExpertTool.objects.exists()
@@ -316,7 +424,10 @@ def test_a_chain_of_three_is_allowed() -> None:
 
 def test_in_the_plain_format_what_only_the_extended_one_knows_is_kept_and_said_so() -> None:
     outcome = take(config(tool(max_steps=3)), extended=False)
-    assert any(note.pointer == "/tools/0/max_steps" and "--extended" in note.remedy for note in outcome.notes)
+    assert any(
+        note.pointer == "/tools/0/max_steps" and "--extended" in note.remedy
+        for note in outcome.notes
+    )
     assert ExpertTool.objects.get().max_steps == 10
     assert export_config(format_name="slipsnisse", actor="t").data["tools"] == [tool(max_steps=3)]
 

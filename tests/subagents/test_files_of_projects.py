@@ -1,4 +1,5 @@
-"""Files that ``runmcp --config`` serves: each has servers of its own, and one that is not served leaves nothing behind."""
+"""Files that ``runmcp --config`` serves: each has servers of its own, and one that is not served
+leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -29,9 +30,14 @@ def write(folder: Path, server: dict[str, Any], tool: str, uses: str) -> Path:
     """A file in the format of the worked example, whose provider nobody has set up."""
     folder.mkdir(exist_ok=True)
     expert = {
-        "name": tool, "description": "Knows.", "arguments": {"query": {"type": "string"}}, "internal_tools": {"git": [uses]},
-        "provider": "ollama", "model": "llama3", "system_prompt": "Answer.",
-    }  # fmt: skip
+        "name": tool,
+        "description": "Knows.",
+        "arguments": {"query": {"type": "string"}},
+        "internal_tools": {"git": [uses]},
+        "provider": "ollama",
+        "model": "llama3",
+        "system_prompt": "Answer.",
+    }
     file = folder / "slipsnisse.yaml"
     file.write_text(yaml.safe_dump({"mcps": {"git": server}, "tools": [expert]}, sort_keys=False))
     return file
@@ -53,15 +59,18 @@ def test_two_projects_have_a_server_of_the_same_name(live_db: None, tmp_path: Pa
     for file in (first, second, second, first):
         served(file)
     assert set(Server.objects.values_list("slug", "lifecycle")) == {
-        ("git", Lifecycle.ACTIVE), ("git-web-site", Lifecycle.ACTIVE),
-    }  # fmt: skip
+        ("git", Lifecycle.ACTIVE),
+        ("git-web-site", Lifecycle.ACTIVE),
+    }
     assert (uses("shop_expert"), uses("web_expert")) == ({"git::log"}, {"git-web-site::show"})
     write(tmp_path / "Web site", git("show", "blame"), "web_expert", "blame")
     served(second)
     assert (uses("shop_expert"), uses("web_expert")) == ({"git::log"}, {"git-web-site::blame"})
 
 
-def test_a_server_that_somebody_here_has_made_stays_and_the_file_gets_its_own(live_db: None, tmp_path: Path) -> None:
+def test_a_server_that_somebody_here_has_made_stays_and_the_file_gets_its_own(
+    live_db: None, tmp_path: Path
+) -> None:
     mine = lifecycle.save_server(server=Server(slug="git", command=["my-git"]), actor="test")
     served(write(tmp_path / "shop", git("log"), "expert", "log"))
     assert Server.objects.get(slug="git").command == mine.command
@@ -76,7 +85,12 @@ def everything() -> list[int]:
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
-    "broken", [git("log", program="crash", FAKE_CRASH="start"), git("show"), {"command": "no-such-program", "args": []}]
+    "broken",
+    [
+        git("log", program="crash", FAKE_CRASH="start"),
+        git("show"),
+        {"command": "no-such-program", "args": []},
+    ],
 )
 def test_a_first_start_that_fails_leaves_nothing_and_the_next_one_works(
     live_db: None, tmp_path: Path, broken: dict[str, Any]
@@ -86,7 +100,9 @@ def test_a_first_start_that_fails_leaves_nothing_and_the_next_one_works(
         served(write(tmp_path, broken, "expert", "log"))
     assert everything() == before
     is_ended = "FAKE_CRASH" in broken.get("env", {})
-    assert ("The end of its log:\n  cannot find my configuration" in refused.value.problems[0]) is is_ended
+    assert (
+        "The end of its log:\n  cannot find my configuration" in refused.value.problems[0]
+    ) is is_ended
     served(write(tmp_path, git("log"), "expert", "log"))
     assert uses("expert") == {"git::log"}
 

@@ -18,7 +18,13 @@ from tests.subagents.admin.test_pages import client_as
 from tests.subagents.kit import ready_provider
 
 NOW = timezone.now() - timedelta(hours=2)
-HOST = {"agent_slug": "ann", "endpoint_slug": "default", "origin": "stdio", "host_name": "claude", "writer": "runmcp:1"}
+HOST = {
+    "agent_slug": "ann",
+    "endpoint_slug": "default",
+    "origin": "stdio",
+    "host_name": "claude",
+    "writer": "runmcp:1",
+}
 
 
 class Asked:
@@ -34,21 +40,40 @@ class Asked:
 
     def answered(self, *servers: str, **facts: Any) -> Run:
         """A run that used these servers; its call has ended at NOW."""
-        call = self.called("expert", after=timedelta(seconds=-30), finished_at=NOW, tool_name="digest")
+        call = self.called(
+            "expert", after=timedelta(seconds=-30), finished_at=NOW, tool_name="digest"
+        )
         run = runs.start(
-            expert="digest", arguments={}, origin="call", caller="ann", endpoint="default", call_id=call.pk
+            expert="digest",
+            arguments={},
+            origin="call",
+            caller="ann",
+            endpoint="default",
+            call_id=call.pk,
         )
         done = {"state": RunState.DONE, "exit": Exit.ANSWER, "finished_at": NOW} | facts
         Run.objects.filter(pk=run.pk).update(**done)
         for index, server in enumerate(servers):
-            inner = {"agent_slug": "expert.digest", "endpoint_slug": "", "origin": "run", "request_id": run.pk}
+            inner = {
+                "agent_slug": "expert.digest",
+                "endpoint_slug": "",
+                "origin": "run",
+                "request_id": run.pk,
+            }
             made = self.called(server, after=timedelta(seconds=-10), **inner)
             ToolCall.objects.create(
-                run=run, turn_number=1, index=index, name="x", state=CallState.DONE, invocation=made.pk
+                run=run,
+                turn_number=1,
+                index=index,
+                name="x",
+                state=CallState.DONE,
+                invocation=made.pk,
             )
         return run
 
-    def called(self, server: str, *, after: timedelta = timedelta(minutes=1), **facts: Any) -> Invocation:
+    def called(
+        self, server: str, *, after: timedelta = timedelta(minutes=1), **facts: Any
+    ) -> Invocation:
         """A call that began so long after NOW, by the same caller unless said otherwise."""
         self._made += 1
         at = NOW + after
@@ -91,7 +116,9 @@ def test_a_caller_that_goes_to_the_same_server_itself_had_no_good_answer(asked: 
     ],
     ids=lambda facts: next(iter(facts)),
 )
-def test_what_others_do_or_the_caller_much_later_or_before_says_nothing(asked: Asked, facts: dict[str, Any]) -> None:
+def test_what_others_do_or_the_caller_much_later_or_before_says_nothing(
+    asked: Asked, facts: dict[str, Any]
+) -> None:
     asked.answered("git")
     asked.called(**{"server": "git"} | facts)
     assert asked.figures == (0, 1)
@@ -109,7 +136,8 @@ def test_only_answers_to_callers_count(asked: Asked) -> None:
     asked.answered("git", state=RunState.FAILED, exit=Exit.AUTH)
     asked.answered("git", parent=outer)
     Run.objects.filter(pk=asked.answered("git").pk).update(call_id="")  # from a command
-    Run.objects.filter(pk=asked.answered("git").pk).update(origin=runs.SAMPLING)  # to the server that was called
+    # to the server that was called
+    Run.objects.filter(pk=asked.answered("git").pk).update(origin=runs.SAMPLING)
     asked.called("expert")  # another question to an expert tool
     assert asked.figures == (0, 1)
     asked.called("git")
@@ -119,12 +147,16 @@ def test_only_answers_to_callers_count(asked: Asked) -> None:
 def test_it_is_told_on_the_tools_page_and_in_rest_in_no_more_questions(
     asked: Asked, django_assert_max_num_queries: Any
 ) -> None:
-    viewer, page = client_as("viewer"), f"/admin/subagents/experttool/{asked.expert.pk}/change/"
+    viewer = client_as("viewer")
+    page = f"/admin/subagents/experttool/{asked.expert.pk}/change/"
     for _ in range(3):
         asked.answered("git")
     assert "called the same servers directly" not in viewer.get(page).content.decode()
     asked.called("git", agent_slug="ann")
-    assert "After 3 of 3 answers, the caller called the same servers directly." in viewer.get(page).content.decode()
+    assert (
+        "After 3 of 3 answers, the caller called the same servers directly."
+        in viewer.get(page).content.decode()
+    )
     figures = viewer.get("/api/v1/experts/digest").json()["figures"]
     assert (figures["gone_itself"], figures["given"]) == (3, 3)
     with django_assert_max_num_queries(5):

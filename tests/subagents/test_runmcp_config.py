@@ -1,4 +1,5 @@
-"""``runmcp --config FILE`` as a host starts it: the first source design's example on real servers, nothing else running."""
+"""``runmcp --config FILE`` as a host starts it: the first source design's example on real servers,
+nothing else running."""
 
 from __future__ import annotations
 
@@ -43,18 +44,23 @@ from tests.waiting import HANG_LIMIT, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 BIN = Path(sys.executable).parent
-COMMITS, SIZE = 20, 11_000  # bytes of text in each
+# bytes of text in each
+COMMITS = 20
+SIZE = 11_000
 MODEL = "gemini-2.0-flash-001"
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository whose every commit adds a page of text, each below what a tool result may hold."""
+    """A repository whose every commit adds a page of text, each below what a tool result may
+    hold."""
     path = tmp_path_factory.mktemp("repository")
     git = ["git", "-C", str(path), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
     for number in range(COMMITS):
-        (path / f"page-{number}.txt").write_text(f"page {number}: the crate answers.\n" * (SIZE // 30))
+        (path / f"page-{number}.txt").write_text(
+            f"page {number}: the crate answers.\n" * (SIZE // 30)
+        )
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-q", "-m", f"Page {number}"], check=True)
     return path
@@ -62,14 +68,26 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def scripted(live_db: None, repository: Path) -> Iterator[ScriptedModels]:
-    """The provider "google" of the file, which is a script here: one field makes it the real one."""
+    """The provider "google" of the file, which is a script here: one field makes it the real
+    one."""
 
     def show(first: int) -> dict[str, Any]:
-        revisions = [f"HEAD~{number}" if number else "HEAD" for number in range(first, first + COMMITS // 2)]
-        return calls(*(("git__git_show", {"repo_path": str(repository), "revision": each}) for each in revisions))
+        revisions = [
+            f"HEAD~{number}" if number else "HEAD" for number in range(first, first + COMMITS // 2)
+        ]
+        return calls(
+            *(
+                ("git__git_show", {"repo_path": str(repository), "revision": each})
+                for each in revisions
+            )
+        )
 
-    turns = [show(0), show(COMMITS // 2), calls(("time__get_current_time", {"timezone": "Etc/UTC"})),
-             {"text": "Use the crate of page 19. Checked: {{ last.text | first:120 }}"}]  # fmt: skip
+    turns = [
+        show(0),
+        show(COMMITS // 2),
+        calls(("time__get_current_time", {"timezone": "Etc/UTC"})),
+        {"text": "Use the crate of page 19. Checked: {{ last.text | first:120 }}"},
+    ]
     with provided(turns) as models:
         yield models
 
@@ -89,13 +107,19 @@ def provided(turns: list[dict[str, Any]]) -> Iterator[ScriptedModels]:
         yield models
 
 
-GIT_TOOLS, TIME_TOOLS = ("git_show", "git_log", "git_status"), ("get_current_time", "convert_time")
+GIT_TOOLS = ("git_show", "git_log", "git_status")
+TIME_TOOLS = ("get_current_time", "convert_time")
 
 
 def stand_in(program: str, *names: str, **env: str) -> dict[str, Any]:
-    """A server that offers these tools and starts in a moment, where it does not matter what they do."""
+    """A server that offers these tools and starts in a moment, where it does not matter what they
+    do."""
     command = ["-S", str(SERVERS / f"{program}.py")]
-    return {"command": sys.executable, "args": command, "env": {"FAKE_LISTED": json.dumps(listed(*names))} | env}
+    return {
+        "command": sys.executable,
+        "args": command,
+        "env": {"FAKE_LISTED": json.dumps(listed(*names))} | env,
+    }
 
 
 QUICK = {"git": stand_in("echo", *GIT_TOOLS), "time": stand_in("echo", *TIME_TOOLS)}
@@ -116,7 +140,9 @@ def example(path: Path, servers: dict[str, Any], **changes: Any) -> Path:
 def file(tmp_path: Path, repository: Path, scripted: ScriptedModels) -> Path:
     """On the two demo servers."""
     git = {"command": str(BIN / "mcp-server-git"), "args": ["--repository", str(repository)]}
-    return example(tmp_path, {"git": git, "time": {"command": str(BIN / "mcp-server-time"), "args": []}})
+    return example(
+        tmp_path, {"git": git, "time": {"command": str(BIN / "mcp-server-time"), "args": []}}
+    )
 
 
 def runmcp(env: dict[str, str], file: Path) -> StdioServerParameters:
@@ -125,19 +151,26 @@ def runmcp(env: dict[str, str], file: Path) -> StdioServerParameters:
 
 
 @contextlib.asynccontextmanager
-async def host(parameters: StdioServerParameters, seen: list[str], mode: str = "legacy") -> AsyncIterator[Client]:
+async def host(
+    parameters: StdioServerParameters, seen: list[str], mode: str = "legacy"
+) -> AsyncIterator[Client]:
     """The SDK's client; ``seen`` gets every message that reaches the host, as it was written."""
 
     @contextlib.asynccontextmanager
     async def transport(log: Any) -> AsyncIterator[Any]:
-        async with stdio_client(parameters, errlog=log) as (read, write), anyio.create_task_group() as tasks:
+        async with (
+            stdio_client(parameters, errlog=log) as (read, write),
+            anyio.create_task_group() as tasks,
+        ):
             to_client, out = anyio.create_memory_object_stream[Any](0)
 
             async def pump() -> None:
                 async with to_client:
                     async for message in read:
                         if not isinstance(message, Exception):
-                            seen.append(message.message.model_dump_json(by_alias=True, exclude_unset=True))
+                            seen.append(
+                                message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                            )
                         await to_client.send(message)
 
             tasks.start_soon(pump)
@@ -145,7 +178,9 @@ async def host(parameters: StdioServerParameters, seen: list[str], mode: str = "
             tasks.cancel_scope.cancel()
 
     with tempfile.TemporaryFile("w+") as log:
-        async with Client(transport(log), mode=mode, cache=None, read_timeout_seconds=4 * HANG_LIMIT) as client:  # type: ignore[arg-type]
+        async with Client(
+            transport(log), mode=mode, cache=None, read_timeout_seconds=4 * HANG_LIMIT
+        ) as client:  # type: ignore[arg-type]
             yield client
 
 
@@ -162,7 +197,9 @@ async def test_the_example_of_the_first_source_design_runs_and_answers_in_few_wo
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert "research_dependency" in names
         assert not any("git" in name or "time" in name for name in names)
-        result = await client.call_tool("research_dependency", {"query": "Which crate parses dates?"})
+        result = await client.call_tool(
+            "research_dependency", {"query": "Which crate parses dates?"}
+        )
         transcript = sum(map(len, seen))
         for name in ("git__git_log", "git::git_log", "git_log"):
             with pytest.raises(MCPError, match=f"Unknown tool: {name}"):
@@ -174,7 +211,9 @@ async def test_the_example_of_the_first_source_design_runs_and_answers_in_few_wo
     print(f"the run read {read} bytes, the host saw {transcript}")
     assert read >= 200_000
     assert transcript < 4_096
-    used = await db_call(lambda: set(Invocation.objects.filter(origin="run").values_list("tool_name", flat=True)))
+    used = await db_call(
+        lambda: set(Invocation.objects.filter(origin="run").values_list("tool_name", flat=True))
+    )
     assert used == {"git_show", "get_current_time"}
 
 
@@ -203,18 +242,24 @@ async def test_a_file_is_vouched_for_by_whoever_names_it_and_no_further(
         # What changes after that is nobody's word any more.
         tool = Tool.objects.get(name="git_log")
         changed = {**tool.pinned.data, "description": "Something else."}  # type: ignore[union-attr]
-        others = [each.latest.data for each in Tool.objects.filter(server=tool.server).exclude(pk=tool.pk)]
+        others = [
+            each.latest.data for each in Tool.objects.filter(server=tool.server).exclude(pk=tool.pk)
+        ]
         observe.observe(server=tool.server, listed=[changed, *others])
 
     await db_call(look)
     code, said = await db_call(start, site_env, file)
     assert code == 1
-    assert "git::git_log is on the whitelist, but its definition waits for approval. Approve or reject" in said
+    assert (
+        "git::git_log is on the whitelist, but its definition waits for approval. Approve or reject"
+        in said
+    )
     assert await db_call(Definition.objects.filter(approved=True).count) == 3
 
 
 def start(env: dict[str, str], file: Path) -> tuple[int, str]:
-    """Exit code and standard error of a start that a host would see; its standard input is closed at once."""
+    """Exit code and standard error of a start that a host would see; its standard input is closed
+    at once."""
     words = ["manage.py", "runmcp", "--config", str(file)]
     with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as log:
         child = forkserver.popen(words, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=log)
@@ -225,14 +270,30 @@ def start(env: dict[str, str], file: Path) -> tuple[int, str]:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a tool that its server does not offer": (
-        {"internal_tools": {"git": ["git_lgo"]}}, 'offers no tool named "git_lgo". Correct the name, or remove it. The server offers: git_',
+        {"internal_tools": {"git": ["git_lgo"]}},
+        'offers no tool named "git_lgo". Correct the name, or remove it. The server offers: git_',
     ),
-    "an unknown provider": ({"provider": "gogle"}, "No provider named \"gogle\". Describe it under providers"),
-    "a provider without key": ({"provider": "anthropic"}, 'The provider "anthropic" does not have a key. Enter the key in the admin'),
-    "an unknown model": ({"provider": "scripted"}, 'has no model named "gemini-2.0-flash-001". Correct the name'),
-    "a server that is not in the file": ({"internal_tools": {"gti": ["x"]}}, "No server with this name is under mcps."),
-    "a circle": ({"users": ["expert.research_dependency"]}, "would call itself through other expert tools."),
-}  # fmt: skip
+    "an unknown provider": (
+        {"provider": "gogle"},
+        'No provider named "gogle". Describe it under providers',
+    ),
+    "a provider without key": (
+        {"provider": "anthropic"},
+        'The provider "anthropic" does not have a key. Enter the key in the admin',
+    ),
+    "an unknown model": (
+        {"provider": "scripted"},
+        'has no model named "gemini-2.0-flash-001". Correct the name',
+    ),
+    "a server that is not in the file": (
+        {"internal_tools": {"gti": ["x"]}},
+        "No server with this name is under mcps.",
+    ),
+    "a circle": (
+        {"users": ["expert.research_dependency"]},
+        "would call itself through other expert tools.",
+    ),
+}
 
 
 @pytest.mark.exhaustive(but=("a provider without key",))
@@ -253,18 +314,25 @@ def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
 def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
     tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
 ) -> None:
-    broken = example(tmp_path, QUICK | {"time": {"command": str(BIN / "mcp-server-tmie"), "args": []}})
+    broken = example(
+        tmp_path, QUICK | {"time": {"command": str(BIN / "mcp-server-tmie"), "args": []}}
+    )
     broken.rename(tmp_path / "broken.yaml")
     assert "The server 'time' does not work" in start(site_env, tmp_path / "broken.yaml")[1]
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
-    assert "cannot contain expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
+    assert (
+        "cannot contain expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
+    )
     assert "cannot be read" in start(site_env, tmp_path / "nowhere.yaml")[1]
     assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
 
 
 @pytest.mark.exhaustive
-def test_what_was_decided_here_stands(tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]) -> None:
-    """A server of somebody else is not changed by a file, and one that was switched off is not switched on."""
+def test_what_was_decided_here_stands(
+    tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
+) -> None:
+    """A server of somebody else is not changed by a file, and one that was switched off is not
+    switched on."""
     file = example(tmp_path, QUICK)
     mine = lifecycle.save_server(server=Server(slug="time", command=["my-time"]), actor="test")
     assert start(site_env, file)[0] == 0
@@ -289,7 +357,13 @@ async def test_its_own_worker_goes_with_the_host(
     async with raw_host(runmcp(site_env, file), forked=True) as raw:
         await raw.handshake()
         arguments = {"query": "Which crate?"}
-        raw.send({"id": 5, "method": "tools/call", "params": {"name": "research_dependency", "arguments": arguments}})
+        raw.send(
+            {
+                "id": 5,
+                "method": "tools/call",
+                "params": {"name": "research_dependency", "arguments": arguments},
+            }
+        )
         await until(lambda: called(journal))
         assert raw.runs("soloworker")
         assert raw.runs("slow.py")
@@ -309,7 +383,8 @@ async def test_a_worker_of_the_site_is_used_where_one_runs(
 ) -> None:
     file = example(tmp_path, QUICK)
     worker.empty_broker()
-    # What a first run needs is loaded: a worker that loads it meanwhile may say too late that it is there.
+    # What a first run needs is loaded: a worker that loads it meanwhile may say too late that it is
+    # there.
     env = site_env | {forkserver.PRELOAD: "tests.fault.preloaded"}
     with worker.running(env, "site-worker"), worker.ticking("subagents.tasks.advance_due"):
         async with raw_host(runmcp(site_env, file), forked=True) as raw:
@@ -336,8 +411,14 @@ def test_a_site_whose_worker_does_not_see_the_keys_of_the_file_is_told_at_start(
     with worker.running(site_env, "site-worker"):
         code, said = start(env, file)
     assert code == 1
-    assert "The file refers to OAI_KEY, but the worker of the site does not have these variables." in said
-    assert "list them in SLIPSNISSE_PASS_ENV=OAI_KEY, and restart the site. Or enter the keys in the admin" in said
+    assert (
+        "The file refers to OAI_KEY, but the worker of the site does not have these variables."
+        in said
+    )
+    assert (
+        "list them in SLIPSNISSE_PASS_ENV=OAI_KEY, and restart the site. Or enter the keys in the admin"
+        in said
+    )
     assert "hunter2" not in said
     worker.empty_broker()
     with worker.running(env | {"SLIPSNISSE_PASS_ENV": "OAI_KEY"}, "site-worker"):

@@ -1,4 +1,5 @@
-"""A provider's key goes where somebody who has it, or may confirm launches, has let it go: attacked by every door."""
+"""A provider's key goes where somebody who has it, or may confirm launches, has let it go: attacked
+by every door."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ LIST = "/admin/subagents/provider/"
 @pytest.fixture
 def listener() -> Iterator[str]:
     """The attacker's, which answers like a provider."""
-    with running(ScriptedModels(load({"m": {"turns": [{"text": "thanks"}], "repeat": True}}))) as base:
+    with running(
+        ScriptedModels(load({"m": {"turns": [{"text": "thanks"}], "repeat": True}}))
+    ) as base:
         yield f"{base}/v1"
 
 
@@ -44,7 +47,11 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
 
 def good(**fields: Any) -> Provider:
     """An admin's provider with a key and a model."""
-    facts = {"slug": "good", "kind": "compatible", "base_url": "https://api.good.example/v1"} | fields
+    facts = {
+        "slug": "good",
+        "kind": "compatible",
+        "base_url": "https://api.good.example/v1",
+    } | fields
     provider = providers.save_provider(provider=Provider(**facts), actor="user:admin", key=KEY)
     LanguageModel.objects.create(provider=provider, name="m", free=True)
     assert provider.draft_problem() is None, "whoever enters the key says where it goes"
@@ -54,7 +61,11 @@ def good(**fields: Any) -> Provider:
 def form(provider: Provider, **changed: Any) -> dict[str, Any]:
     """The change page as a browser sends it back."""
     facts = {name: getattr(provider, name) for name in ("slug", "kind", "base_url", "timeout")}
-    return facts | {"options": json.dumps(provider.options), "key": "", "headers": "", "enabled": "on"} | changed
+    return (
+        facts
+        | {"options": json.dumps(provider.options), "key": "", "headers": "", "enabled": "on"}
+        | changed
+    )
 
 
 def after_a_test(provider: Provider) -> Provider:
@@ -84,12 +95,19 @@ def test_an_operator_who_changes_where_a_key_goes_makes_a_draft_to_which_nothing
     provider = good()
     changed = {name: text.replace("LISTENER", listener) for name, text in CHANGES[what].items()}
     operator = client_as("operator")
-    page = operator.post(f"{LIST}{provider.pk}/change/", form(provider, **changed), follow=True).content.decode()
+    page = operator.post(
+        f"{LIST}{provider.pk}/change/", form(provider, **changed), follow=True
+    ).content.decode()
     assert DRAFT in page
     assert REMEDY in page
     assert "Test</button>" not in page
     assert operator.get(f"{LIST}{provider.pk}/confirm/").status_code == 403
-    assert operator.post(f"{LIST}{provider.pk}/confirm/", {"shown": provider.destination_hash()}).status_code == 403
+    assert (
+        operator.post(
+            f"{LIST}{provider.pk}/confirm/", {"shown": provider.destination_hash()}
+        ).status_code
+        == 403
+    )
     provider = after_a_test(provider)
     assert DRAFT in provider.test_error
     assert REMEDY in provider.test_error
@@ -100,7 +118,9 @@ def test_an_operator_who_changes_where_a_key_goes_makes_a_draft_to_which_nothing
 def test_a_run_on_a_draft_is_refused_with_the_remedy_and_takes_the_next_model(db: None) -> None:
     provider = good()
     model = provider.models.get()
-    experts.save_expert(expert=ExpertTool(name="digest", description="d"), targets=[model], actor="test")
+    experts.save_expert(
+        expert=ExpertTool(name="digest", description="d"), targets=[model], actor="test"
+    )
     provider.base_url = "https://evil.example/v1"
     providers.save_provider(provider=provider, actor="user:op")
     with pytest.raises(Denied, match=DRAFT) as refusal:
@@ -110,26 +130,36 @@ def test_a_run_on_a_draft_is_refused_with_the_remedy_and_takes_the_next_model(db
 
 
 def test_whoever_enters_the_key_again_in_the_same_save_goes_on(db: None, listener: str) -> None:
-    provider, operator = good(), client_as("operator")
+    provider = good()
+    operator = client_as("operator")
     page = f"{LIST}{provider.pk}/change/"
     operator.post(page, form(provider, base_url="https://other.example/v1", key="sk-own"))
     provider.refresh_from_db()
     assert (provider.draft_problem(), provider.key) == (None, "sk-own")
     # Not into private networks, and not with headers that somebody else has stored.
-    operator.post(page, form(provider, base_url=listener, allowed_networks="127.0.0.1/32", key="sk-own"))
+    operator.post(
+        page, form(provider, base_url=listener, allowed_networks="127.0.0.1/32", key="sk-own")
+    )
     provider.refresh_from_db()
     assert provider.draft_problem() is not None
-    provider.allowed_networks, provider.base_url = [], "https://other.example/v1"
-    providers.save_provider(provider=provider, actor="user:admin", key=KEY, headers={"X-Auth": "stored-secret"})
+    provider.allowed_networks = []
+    provider.base_url = "https://other.example/v1"
+    providers.save_provider(
+        provider=provider, actor="user:admin", key=KEY, headers={"X-Auth": "stored-secret"}
+    )
     assert provider.draft_problem() is None
-    operator.post(page, form(provider, base_url="https://evil.example/v1", key="sk-own", headers="X-Auth=•••"))
+    operator.post(
+        page, form(provider, base_url="https://evil.example/v1", key="sk-own", headers="X-Auth=•••")
+    )
     provider.refresh_from_db()
     assert provider.headers == {"X-Auth": "stored-secret"}
     assert provider.draft_problem() is not None
 
 
 @pytest.mark.parametrize("key", ["${cred:prod_db}", "${SOME_VARIABLE}", "sk-${SOME_VARIABLE}"])
-def test_a_reference_proves_nothing_so_it_waits_for_a_person_who_may_confirm(db: None, key: str) -> None:
+def test_a_reference_proves_nothing_so_it_waits_for_a_person_who_may_confirm(
+    db: None, key: str
+) -> None:
     own = Provider(slug="own", kind="compatible", base_url="https://evil.example/v1")
     providers.save_provider(provider=own, actor="user:op", key=key)
     assert own.draft_problem() is not None
@@ -139,7 +169,8 @@ def test_who_may_confirm_launches_looks_at_it_and_confirms_exactly_what_was_show
     provider = good()
     provider.base_url = "https://new.example/v1"
     providers.save_provider(provider=provider, actor="user:op", headers={"X-Team": "hidden-value"})
-    admin, page = client_as("admin"), f"{LIST}{provider.pk}/confirm/"
+    admin = client_as("admin")
+    page = f"{LIST}{provider.pk}/confirm/"
     seen = admin.get(page).content.decode()
     assert "https://new.example/v1" in seen
     assert "X-Team" in seen
@@ -171,9 +202,14 @@ def test_a_file_makes_drafts_too_and_back_at_what_was_confirmed_it_goes_on(db: N
         entry = {"kind": "compatible", "base_url": url, "key": "${GOOD_KEY}"}
         raw = json.dumps({"mcps": {}, "tools": [], "providers": {"good": entry}}).encode()
         outcome = import_file(
-            raw=raw, path="f.json", actor="user:admin", format_name="slipsnisse-extended", on_conflict="replace",
-            may_rule=True, may_grant=True,
-        )  # fmt: skip
+            raw=raw,
+            path="f.json",
+            actor="user:admin",
+            format_name="slipsnisse-extended",
+            on_conflict="replace",
+            may_rule=True,
+            may_grant=True,
+        )
         assert outcome.saved, outcome.refused
         provider.refresh_from_db()
 
@@ -184,9 +220,15 @@ def test_a_file_makes_drafts_too_and_back_at_what_was_confirmed_it_goes_on(db: N
 
 
 REDIRECTING = (
-    {"base_url": "LISTENER"}, {"api_base": "LISTENER"}, {"api_key": "x"}, {"custom_llm_provider": "ollama"},
-    {"extra_headers": {"Host": "evil"}}, {"proxy": "LISTENER"}, {"baseURL": "LISTENER"}, {"extra_body": {}},
-)  # fmt: skip
+    {"base_url": "LISTENER"},
+    {"api_base": "LISTENER"},
+    {"api_key": "x"},
+    {"custom_llm_provider": "ollama"},
+    {"extra_headers": {"Host": "evil"}},
+    {"proxy": "LISTENER"},
+    {"baseURL": "LISTENER"},
+    {"extra_body": {}},
+)
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -194,24 +236,45 @@ REDIRECTING = (
 def test_no_option_and_no_override_says_where_a_request_goes(
     live_db: None, listener: str, heard: list[Heard], option: dict[str, Any]
 ) -> None:
-    """The address empty, the kind the provider's own, and litellm's alias for it among the options."""
-    provider, operator = good(kind="openai", base_url=""), client_as("operator")
+    """The address empty, the kind the provider's own, and litellm's alias for it among the
+    options."""
+    provider = good(kind="openai", base_url="")
+    operator = client_as("operator")
     text = json.dumps(option).replace("LISTENER", listener)
-    page = operator.post(f"{LIST}{provider.pk}/change/", form(provider, options=text, key="sk-own"), follow=True)
+    page = operator.post(
+        f"{LIST}{provider.pk}/change/", form(provider, options=text, key="sk-own"), follow=True
+    )
     assert next(iter(option)) in page.content.decode()
     assert "Allowed: " in page.content.decode()
-    overrides = {"provider": provider.pk, "name": "m", "max_output": "4096", "buffer_tokens": "256", "overrides": text}
+    overrides = {
+        "provider": provider.pk,
+        "name": "m",
+        "max_output": "4096",
+        "buffer_tokens": "256",
+        "overrides": text,
+    }
     model = provider.models.get()
-    page = operator.post(f"/admin/subagents/languagemodel/{model.pk}/change/", overrides, follow=True)
+    page = operator.post(
+        f"/admin/subagents/languagemodel/{model.pk}/change/", overrides, follow=True
+    )
     assert "Allowed: " in page.content.decode()
     provider.refresh_from_db()
     model.refresh_from_db()
     assert (provider.options, model.overrides) == ({}, {})
     raw = json.dumps(
-        {"mcps": {}, "tools": [], "providers": {"new": {"kind": "openai", "options": json.loads(text)}}}
+        {
+            "mcps": {},
+            "tools": [],
+            "providers": {"new": {"kind": "openai", "options": json.loads(text)}},
+        }
     ).encode()
     outcome = import_file(
-        raw=raw, path="f.json", actor="t", format_name="slipsnisse-extended", may_rule=True, may_grant=True
+        raw=raw,
+        path="f.json",
+        actor="t",
+        format_name="slipsnisse-extended",
+        may_rule=True,
+        may_grant=True,
     )
     assert not outcome.saved
     assert "Allowed: " in str(outcome.refused)
@@ -229,6 +292,11 @@ def test_no_option_and_no_override_says_where_a_request_goes(
 
 def test_the_fingerprint_covers_everything_that_redirects() -> None:
     one = ("openai", "https://a/v1", [], {}, {})
-    others = [("ollama", *one[1:]), ("openai", "https://b/v1", *one[2:]), (*one[:2], ["10.0.0.0/8"], {}, {}),
-              (*one[:3], {"Host": "b"}, {}), (*one[:4], {"user": "b"})]  # fmt: skip
+    others = [
+        ("ollama", *one[1:]),
+        ("openai", "https://b/v1", *one[2:]),
+        (*one[:2], ["10.0.0.0/8"], {}, {}),
+        (*one[:3], {"Host": "b"}, {}),
+        (*one[:4], {"user": "b"}),
+    ]
     assert len({fingerprint(*each) for each in (one, *others)}) == 6  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ from tests.tasks import worker
 
 @pytest.fixture(scope="module")
 def site_worker(broker: str, django_db_setup: Origin, django_db_blocker: Any) -> Iterator[None]:
-    """One worker for all tests of a module that need no say in when it starts: that takes seconds."""
+    """One worker for all tests of a module that need no say in when it starts: that takes
+    seconds."""
     worker.empty_broker()
     with worker.running(child_env()):
         yield

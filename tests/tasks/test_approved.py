@@ -1,4 +1,5 @@
-"""Approved calls that a worker runs: woken by the approval, found when the message is lost, once whatever happens."""
+"""Approved calls that a worker runs: woken by the approval, found when the message is lost, once
+whatever happens."""
 
 from __future__ import annotations
 
@@ -35,11 +36,19 @@ AS_TASK = TaskWish(ttl_ms=600_000, poll_ms=1000)
 
 @pytest.fixture
 def journal(live_db: None) -> Path:
-    """One file for all tests: the worker's server outlives them, since each test's looks the same to it."""
+    """One file for all tests: the worker's server outlives them, since each test's looks the same
+    to it."""
     path = settings.VAR_DIR / "approved.journal"
     path.write_text("")
     env = {"FAKE_JOURNAL": str(path)}
-    add_server("echo", tool("echo"), env=env, max_concurrency=8, connect_timeout=HANG_LIMIT, request_timeout=HANG_LIMIT)
+    add_server(
+        "echo",
+        tool("echo"),
+        env=env,
+        max_concurrency=8,
+        connect_timeout=HANG_LIMIT,
+        request_timeout=HANG_LIMIT,
+    )
     Configuration.objects.update(default_outcome="ask")
     return path
 
@@ -60,16 +69,33 @@ def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_
     tool_row = Tool.objects.select_related("server", "pinned").get()
     arguments = json.dumps({"n": number}, separators=(",", ":"))
     facts = {
-        "agent": "ann", "endpoint": "default", "server": "echo", "revision": tool_row.server.revision,
-        "tool": "echo", "definition": tool_row.pinned.hash, "arguments": arguments,
-    }  # fmt: skip
+        "agent": "ann",
+        "endpoint": "default",
+        "server": "echo",
+        "revision": tool_row.server.revision,
+        "tool": "echo",
+        "definition": tool_row.pinned.hash,
+        "arguments": arguments,
+    }
     row = {
-        "id": f"{number:032x}", "agent_slug": "ann", "endpoint_slug": "default", "server_slug": "echo",
-        "server_revision": tool_row.server.revision, "tool_name": "echo", "exposed_name": "echo__echo",
-        "definition_hash": tool_row.pinned.hash, "arguments": arguments, "outcome": "ask", "origin": "http",
-        "binding": binding_of(**facts, fingerprint=terms.fingerprint), "writer": "web:1", "received_at": timezone.now(),
-    }  # fmt: skip
-    return held_calls.ask(row=row, terms=terms, risk=HIGH, waiting_as="task", now=timezone.now(), task=task)
+        "id": f"{number:032x}",
+        "agent_slug": "ann",
+        "endpoint_slug": "default",
+        "server_slug": "echo",
+        "server_revision": tool_row.server.revision,
+        "tool_name": "echo",
+        "exposed_name": "echo__echo",
+        "definition_hash": tool_row.pinned.hash,
+        "arguments": arguments,
+        "outcome": "ask",
+        "origin": "http",
+        "binding": binding_of(**facts, fingerprint=terms.fingerprint),
+        "writer": "web:1",
+        "received_at": timezone.now(),
+    }
+    return held_calls.ask(
+        row=row, terms=terms, risk=HIGH, waiting_as="task", now=timezone.now(), task=task
+    )
 
 
 def approve(ticket: Ticket, user: User, *, seconds_ago: float = 0) -> None:
@@ -78,14 +104,17 @@ def approve(ticket: Ticket, user: User, *, seconds_ago: float = 0) -> None:
 
 
 def ended(count: int) -> list[Invocation]:
-    """The calls that have ended, once there are so many; asked often, so it counts before it reads."""
+    """The calls that have ended, once there are so many; asked often, so it counts before it
+    reads."""
     rows = Invocation.objects.filter(state__in=ENDED)
     return list(rows) if rows.count() >= count else []
 
 
 def broken(*, but: str = "") -> list[str]:
     found = calls.check(timezone.now(), strict=True)
-    return [f"{each.rule} {each.examples}" for each in found if each.violations and each.rule != but]
+    return [
+        f"{each.rule} {each.examples}" for each in found if each.violations and each.rule != but
+    ]
 
 
 # The worker goes on with its chain, whose beginning went with the rows of the test before.
@@ -104,7 +133,9 @@ def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: Us
 
 
 @pytest.mark.usefixtures("site_worker")
-def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, monkeypatch: pytest.MonkeyPatch):
+def test_a_lost_message_and_a_doubled_one_do_no_harm(
+    journal: Path, bob: User, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(votes, "wake", lambda *_: False)  # the broker was away
     ticket = ask(1)
     approve(ticket, bob, seconds_ago=5)
@@ -122,7 +153,9 @@ def test_a_lost_message_and_a_doubled_one_do_no_harm(journal: Path, bob: User, m
 
 @pytest.mark.usefixtures("site_worker")
 def test_what_was_rejected_or_is_pending_is_never_run_whoever_is_woken(journal: Path, bob: User):
-    pending, rejected, done = ask(1), ask(2), ask(3)
+    pending = ask(1)
+    rejected = ask(2)
+    done = ask(3)
     votes.vote(request_id=rejected.id, user=bob, approve=False, via="web")
     for ticket in (pending, rejected):
         wake("run_approved", ticket.call_id)

@@ -1,4 +1,5 @@
-"""A worker waits for no server: neither when it is told to stop, nor for one that hangs while others want something."""
+"""A worker waits for no server: neither when it is told to stop, nor for one that hangs while
+others want something."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MUTE = [sys.executable, "-S", str(SERVERS / "mute.py")]
 @pytest.mark.one_database
 @pytest.mark.usefixtures("live_db", "broker")
 def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():
-    """Left to itself the test takes ten minutes; a worker that was killed over it would leave it running for ever."""
+    """Left to itself the test takes ten minutes; a worker that was killed over it would leave it
+    running for ever."""
     worker.empty_broker()
     server = confirmed("mute", connect_timeout=600)
     with worker.running(child_env(), "stopped"):
@@ -38,7 +40,8 @@ def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():
     assert "was stopped before the test ended. Test the server again." in test.error
     assert not runs(process)
     server = Server.objects.get(pk=server.pk)
-    assert (server.consecutive_failures, server.last_error) == (0, "")  # nothing is known against it
+    # nothing is known against it
+    assert (server.consecutive_failures, server.last_error) == (0, "")
     assert server.next_check_at <= timezone.now()
 
 
@@ -66,4 +69,6 @@ def test_servers_that_hang_keep_nobody_waiting_and_are_checked_once_at_a_time():
 
 
 def _finished(test: ServerTest) -> ServerTest:
-    return eventually(lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first())
+    return eventually(
+        lambda: ServerTest.objects.filter(pk=test.pk, finished_at__isnull=False).first()
+    )

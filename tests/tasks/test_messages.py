@@ -1,4 +1,5 @@
-"""What goes through the broker, and what is kept of it. Alone in its file: it decides when its worker starts."""
+"""What goes through the broker, and what is kept of it. Alone in its file: it decides when its
+worker starts."""
 
 from __future__ import annotations
 
@@ -19,8 +20,15 @@ SECRET = "canary-7f3a91"
 def test_messages_events_audit_and_logs_hold_no_secret(site_env, broker):
     worker.empty_broker()
     Credential.objects.create(name="github", value=SECRET, scope=["server:loud"])
-    loud = [sys.executable, "-S", "-c", "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])"]
-    server = confirmed("loud", command=loud, env={"TOKEN": "${cred:github}", "PLAIN": SECRET + "-2"})
+    loud = [
+        sys.executable,
+        "-S",
+        "-c",
+        "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])",
+    ]
+    server = confirmed(
+        "loud", command=loud, env={"TOKEN": "${cred:github}", "PLAIN": SECRET + "-2"}
+    )
     test = request_test(server=server, actor="test")
     assert request_refresh(server=server, actor="test")
     messages = worker.queued_messages()
@@ -30,7 +38,13 @@ def test_messages_events_audit_and_logs_hold_no_secret(site_env, broker):
         eventually(lambda: type(server).objects.get(pk=server.pk).consecutive_failures == 2)
     server.refresh_from_db()
     assert test.stderr_tail == "bad token [secret]\n"
-    seen = [*map(str, messages), output.read_text(), test.error, test.stderr_tail, server.last_error]
+    seen = [
+        *map(str, messages),
+        output.read_text(),
+        test.error,
+        test.stderr_tail,
+        server.last_error,
+    ]
     seen += [entry.body for entry in AuditEntry.objects.all()]
     seen += [note.message for note in ServerEvent.objects.all()]
     assert [text for text in seen if SECRET in text] == []

@@ -1,4 +1,5 @@
-"""Whole way: what happens here is told by a real worker, woken through a real broker, to a real receiver."""
+"""Whole way: what happens here is told by a real worker, woken through a real broker, to a real
+receiver."""
 
 from __future__ import annotations
 

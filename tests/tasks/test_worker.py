@@ -39,7 +39,9 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
     assert tool.pinned.data["annotations"]["readOnlyHint"] is True
     arguments = {"timezone": "Europe/Vienna"}
     PolicyRule.objects.create(name="reading runs", outcome="allow", server=server)
-    second = finished(request_test(server=server, actor="a", call_tool=tool.name, call_arguments=arguments))
+    second = finished(
+        request_test(server=server, actor="a", call_tool=tool.name, call_arguments=arguments)
+    )
     assert (second.verdict, second.error) == ("passed", "")
     assert second.timings["call"] > 0
 
@@ -50,7 +52,8 @@ def test_a_real_server_is_tested_approved_and_tested_again_with_a_call():
 def test_a_worker_says_which_variables_it_does_not_pass_on(monkeypatch):
     """``runmcp --config`` refuses a file whose keys it sees and the site's worker does not."""
     monkeypatch.setattr(own_worker, "_PING_SECONDS", 5.0)  # a starved worker answers late
-    unseen = eventually(lambda: own_worker.unseen_by_the_site(["HOME", "OAI_KEY"]))  # none where it is later still
+    # none where it is later still
+    unseen = eventually(lambda: own_worker.unseen_by_the_site(["HOME", "OAI_KEY"]))
     assert unseen == ["HOME", "OAI_KEY"]
     assert own_worker.unseen_by_the_site([]) == []
 
@@ -72,7 +75,9 @@ def test_a_refresh_reads_anew_what_the_server_offers():
     server = confirmed("echo")
     observe.observe(server=server, listed=[{"name": "of_before", "inputSchema": {}}])
     assert request_refresh(server=server, actor="user:ann")
-    offered = eventually(lambda: {*server.tools.filter(present=True).values_list("name", flat=True)} - {"of_before"})
+    offered = eventually(
+        lambda: {*server.tools.filter(present=True).values_list("name", flat=True)} - {"of_before"}
+    )
     assert "echo" in offered
     assert not server.tools.get(name="of_before").present
 
@@ -90,7 +95,11 @@ def test_the_tick_checks_what_is_due():
     servers = [confirmed("echo"), confirmed("slow")]
     tasks.check_due_servers()
     for server in servers:
-        eventually(lambda server=server: type(server).objects.filter(pk=server.pk, last_ok_at__isnull=False).exists())
+        eventually(
+            lambda server=server: (
+                type(server).objects.filter(pk=server.pk, last_ok_at__isnull=False).exists()
+            )
+        )
         server.refresh_from_db()
         assert server.next_check_at > timezone.now()
         assert server.tools.exists()

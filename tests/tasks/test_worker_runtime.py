@@ -15,7 +15,9 @@ class Thing:
     """Notes when it is closed."""
 
     def __init__(self, name: str, closed: list[str], *, fails: bool = False) -> None:
-        self.name, self.closed, self.fails = name, closed, fails
+        self.name = name
+        self.closed = closed
+        self.fails = fails
 
     def close(self) -> None:
         self.closed.append(self.name)

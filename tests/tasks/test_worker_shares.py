@@ -1,4 +1,5 @@
-"""A share works on so many rows at a time, takes the next when one has ended, and survives errors of work and database."""
+"""A share works on so many rows at a time, takes the next when one has ended, and survives errors
+of work and database."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Rows:
     def claim(self, room: int) -> list[int]:
         if self.away:
             raise OperationalError
-        taken, self.waiting = self.waiting[:room], self.waiting[room:]
+        taken = self.waiting[:room]
+        self.waiting = self.waiting[room:]
         return taken
 
     async def work_on(self, row: int) -> None:
@@ -65,7 +67,9 @@ async def test_a_row_that_is_named_twice_is_worked_on_once(monkeypatch: pytest.M
     assert rows.begun == [7]
 
 
-async def test_work_that_fails_frees_its_place_and_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_that_fails_frees_its_place_and_is_not_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = Rows(0, monkeypatch)
     share = Share(1, lambda room: [7], rows.work_on)
     share.look()
@@ -77,7 +81,9 @@ async def test_work_that_fails_frees_its_place_and_is_not_tried_again_at_once(mo
     await until(lambda: rows.begun == [7, 7])
 
 
-async def test_a_database_that_is_away_is_asked_again_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_is_away_is_asked_again_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = Rows(1, monkeypatch)
     share = Share(1, rows.claim, rows.work_on)
     rows.away = True
@@ -104,8 +110,11 @@ async def test_a_share_that_is_closed_takes_nothing_more_and_ends_with_its_work(
     assert rows.waiting == [1, 2]
 
 
-def test_worker_that_stops_gives_its_installations_back(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, ending = threading.Event(), threading.Event()
+def test_worker_that_stops_gives_its_installations_back(
+    live_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    ending = threading.Event()
 
     def resolve(job: work.Job) -> dict[str, object]:
         begun.set()
@@ -114,7 +123,9 @@ def test_worker_that_stops_gives_its_installations_back(live_db: None, monkeypat
 
     monkeypatch.setattr(work, "_resolve", resolve)
     monkeypatch.setattr(requests, "wake", lambda *_: True)
-    install = Install.objects.create(ecosystem="npm", package="a", requested_by="test", state_at=database_now())
+    install = Install.objects.create(
+        ecosystem="npm", package="a", requested_by="test", state_at=database_now()
+    )
     shares = Shares()
     shares.look_for_installs()
     assert begun.wait(HANG_LIMIT)

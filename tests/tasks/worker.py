@@ -20,9 +20,17 @@ from tests.waiting import HANG_LIMIT, eventually
 
 @contextmanager
 def running(env: Mapping[str, str], name: str = "worker") -> Iterator[Path]:
-    """Yields the file of its output, once it takes work. Several at once need names of their own."""
+    """Yields the file of its output, once it takes work. Several at once need names of their
+    own."""
     command = ["-m", "celery", "--quiet", "--app", "controlplane", "worker", "--pool", "threads"]
-    command += ["--concurrency", "4", "--without-mingle", "--without-gossip", "--hostname", f"{name}@test"]
+    command += [
+        "--concurrency",
+        "4",
+        "--without-mingle",
+        "--without-gossip",
+        "--hostname",
+        f"{name}@test",
+    ]
     output = settings.VAR_DIR / f"{name}.log"
     with output.open("wb") as log:
         worker = forkserver.popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -31,14 +39,17 @@ def running(env: Mapping[str, str], name: str = "worker") -> Iterator[Path]:
         assert worker.poll() is None, output.read_text()
         yield output
     finally:
-        children = [] if worker.poll() is not None else psutil.Process(worker.pid).children(recursive=True)
+        children = (
+            [] if worker.poll() is not None else psutil.Process(worker.pid).children(recursive=True)
+        )
         stop(worker, HANG_LIMIT)  # type: ignore[arg-type]  # it has the face of a Popen
         assert not psutil.wait_procs(children, HANG_LIMIT)[1], "the worker left processes behind"
 
 
 @contextmanager
 def ticking(task: str) -> Iterator[None]:
-    """Sends the task as the site's clock does, which alone finds again what a busy worker has given back."""
+    """Sends the task as the site's clock does, which alone finds again what a busy worker has given
+    back."""
     ended = threading.Event()
 
     def tick() -> None:

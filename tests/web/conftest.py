@@ -19,7 +19,8 @@ ClientOf = Callable[[str], Client]
 
 
 def answered(window: Any, text: str) -> None:
-    """Wait for the page that says so, with its scripts: a key that is pressed before they have begun does nothing."""
+    """Wait for the page that says so, with its scripts: a key that is pressed before they have
+    begun does nothing."""
     window.get_by_text(text).wait_for()
     window.wait_for_load_state()
 
@@ -56,7 +57,8 @@ def crowd(live_db: None, settings: Settings) -> Site:
 def window_of(browser: Any, live_server: LiveServer, crowd: Site) -> Iterator[Callable[..., Any]]:
     """``window_of("approver")``: a browser window of its own in which that person is logged in.
 
-    At the end no window may have asked another host for anything, opened a dialog, or met a script error.
+    At the end no window may have asked another host for anything, opened a dialog, or met a script
+    error.
     """
     windows: list[Any] = []
 
@@ -65,11 +67,19 @@ def window_of(browser: Any, live_server: LiveServer, crowd: Site) -> Iterator[Ca
         client.force_login(crowd.people[who])
         context = browser.new_context(base_url=live_server.url, **options)
         cookie = client.cookies[site_settings.SESSION_COOKIE_NAME].value
-        context.add_cookies([{"name": site_settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+        context.add_cookies(
+            [{"name": site_settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}]
+        )
         window = context.new_page()
-        window.strays, window.alarms = [], []
+        window.strays = []
+        window.alarms = []
         window.on(
-            "request", lambda r: None if r.url.startswith((live_server.url, "data:")) else window.strays.append(r.url)
+            "request",
+            lambda r: (
+                None
+                if r.url.startswith((live_server.url, "data:"))
+                else window.strays.append(r.url)
+            ),
         )
         window.on("dialog", lambda dialog: (window.alarms.append(dialog.message), dialog.dismiss()))
         window.on("pageerror", lambda error: window.alarms.append(str(error)))

@@ -30,11 +30,16 @@ def site(live_db: None) -> Site:
 
 @pytest.fixture
 def page(browser: Any, live_server: LiveServer) -> Iterator[Any]:
-    """A fresh browser window; ``strays`` are requests to elsewhere, ``alarms`` dialogs and script errors."""
+    """A fresh browser window; ``strays`` are requests to elsewhere, ``alarms`` dialogs and script
+    errors."""
     window = browser.new_context(base_url=live_server.url).new_page()
-    window.strays, window.alarms = [], []
+    window.strays = []
+    window.alarms = []
     window.on(
-        "request", lambda r: None if r.url.startswith((live_server.url, "data:")) else window.strays.append(r.url)
+        "request",
+        lambda r: (
+            None if r.url.startswith((live_server.url, "data:")) else window.strays.append(r.url)
+        ),
     )
     window.on("dialog", lambda dialog: (window.alarms.append(dialog.message), dialog.dismiss()))
     window.on("pageerror", lambda error: window.alarms.append(str(error)))
@@ -118,8 +123,9 @@ def test_secrets_stay_masked_and_survive_saving(page: Any, site: Site) -> None:
     page.wait_for_url("**/server/")
     server = Server.objects.get(slug="postgres")
     assert (server.env, server.lifecycle) == (
-        {"DATABASE_URI": "postgresql://reader:hunter2@db.internal/warehouse"}, "active",
-    )  # fmt: skip
+        {"DATABASE_URI": "postgresql://reader:hunter2@db.internal/warehouse"},
+        "active",
+    )
 
 
 @pytest.mark.exhaustive
@@ -142,15 +148,23 @@ def test_a_token_appears_once(page: Any, site: Site) -> None:
 def test_hostile_texts_never_run_hide_or_leave(page: Any, site: Site) -> None:
     poison()
     log_in(page, "root")
-    addresses = [reverse("admin:index"), reverse("admin:mcpregistry_server_confirm", args=[site.servers["browser"].pk])]
-    chosen = first_hostile() | {AuditEntry: AuditEntry.objects.first(), Invocation: Invocation.objects.first()}
+    addresses = [
+        reverse("admin:index"),
+        reverse("admin:mcpregistry_server_confirm", args=[site.servers["browser"].pk]),
+    ]
+    chosen = first_hostile() | {
+        AuditEntry: AuditEntry.objects.first(),
+        Invocation: Invocation.objects.first(),
+    }
     for model, model_admin in admin.site._registry.items():
         if isinstance(model_admin, RecordAdmin):
             name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
             addresses.append(reverse(f"{name}_changelist"))
             row = chosen.get(model)
             if row is not None:
-                addresses += [reverse(f"{name}_{what}", args=[row.pk]) for what in ("change", "history")]
+                addresses += [
+                    reverse(f"{name}_{what}", args=[row.pk]) for what in ("change", "history")
+                ]
                 if model_admin.has_delete_permission(_Everything()):
                     addresses.append(reverse(f"{name}_delete", args=[row.pk]))
     for address in addresses:
@@ -179,9 +193,18 @@ class _Everything:
 def test_pages_fit_a_phone_and_a_screen(page: Any, site: Site, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     log_in(page, "root")
-    rows = {"server": site.servers["git"].pk, "agent": site.agents["local"].pk, "invocation": f"{0:032x}"}
-    addresses = [reverse(f"admin:mcpregistry_{name}_change", args=[pk]) for name, pk in rows.items()]
-    addresses += [reverse(f"admin:mcpregistry_{name}_changelist") for name in ("server", "tool", "invocation", "grant")]
+    rows = {
+        "server": site.servers["git"].pk,
+        "agent": site.agents["local"].pk,
+        "invocation": f"{0:032x}",
+    }
+    addresses = [
+        reverse(f"admin:mcpregistry_{name}_change", args=[pk]) for name, pk in rows.items()
+    ]
+    addresses += [
+        reverse(f"admin:mcpregistry_{name}_changelist")
+        for name in ("server", "tool", "invocation", "grant")
+    ]
     addresses += [
         reverse("admin:index"),
         reverse("admin:mcpregistry_server_confirm", args=[site.servers["browser"].pk]),
@@ -191,12 +214,19 @@ def test_pages_fit_a_phone_and_a_screen(page: Any, site: Site, width: int) -> No
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
 
 
-CHANNEL_FIELDS = {"#id_url": {"webhook", "slack"}, "#id_signing": {"webhook", "slack"}, "#id_token": {"slack"},
-          "#id_room": {"slack"}, "#id_addresses": {"email"}}  # fmt: skip
+CHANNEL_FIELDS = {
+    "#id_url": {"webhook", "slack"},
+    "#id_signing": {"webhook", "slack"},
+    "#id_token": {"slack"},
+    "#id_room": {"slack"},
+    "#id_addresses": {"email"},
+}
 
 
 @pytest.mark.exhaustive
-def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_saved(page: Any, site: Site) -> None:
+def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_saved(
+    page: Any, site: Site
+) -> None:
     log_in(page, "admin")
     page.goto(reverse("admin:mcpregistry_channel_add"))
     for kind in ("slack", "email", "webhook", "email"):
@@ -209,7 +239,11 @@ def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_s
     page.click("button[name=_save]")
     page.wait_for_url("**/channel/")
     channel = Channel.objects.get(name="Night shift")
-    assert (channel.kind, channel.addresses, channel.events) == ("email", ["night@example.org"], ["expired"])
+    assert (channel.kind, channel.addresses, channel.events) == (
+        "email",
+        ["night@example.org"],
+        ["expired"],
+    )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -217,14 +251,18 @@ def test_only_the_fields_of_the_chosen_kind_of_channel_are_shown_and_it_can_be_s
 def test_a_channels_page_fits_and_offers_a_test(page: Any, site: Site) -> None:
     log_in(page, "admin")
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto(reverse("admin:mcpregistry_channel_change", args=[Channel.objects.get(name="On call").pk]))
+    page.goto(
+        reverse("admin:mcpregistry_channel_change", args=[Channel.objects.get(name="On call").pk])
+    )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.get_by_role("button", name="Send test message").click()
     page.get_by_text("A test message is being sent").wait_for()
 
 
 @pytest.mark.exhaustive
-def test_a_person_writes_in_a_conversation_and_the_answer_appears_by_itself(page: Any, site: Site) -> None:
+def test_a_person_writes_in_a_conversation_and_the_answer_appears_by_itself(
+    page: Any, site: Site
+) -> None:
     row = Conversation.objects.get(pk=CONVERSATION)
     log_in(page, "operator")
     page.goto(reverse("admin:mcpregistry_conversation_change", args=[row.pk]))

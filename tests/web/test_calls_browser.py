@@ -42,8 +42,11 @@ def test_a_form_that_is_come_back_to_can_be_sent(window_of: Windows, crowd: Site
     assert button.get_attribute("aria-busy") is None
 
 
-def test_a_form_says_at_once_that_it_works_and_is_sent_once(window_of: Windows, crowd: Site) -> None:
-    window, held = window_of("operator"), []
+def test_a_form_says_at_once_that_it_works_and_is_sent_once(
+    window_of: Windows, crowd: Site
+) -> None:
+    window = window_of("operator")
+    held = []
     page = reverse("admin:mcpregistry_server_change", args=[crowd.servers["git"].pk])
     window.route("**/do/test/", lambda route: held.append(route))  # no answer comes
     window.goto(page)
@@ -103,8 +106,10 @@ def test_long_word_has_the_whole_width_of_a_card(window_of: Windows, crowd: Site
 def test_a_link_says_at_once_that_it_works_and_rests_when_the_page_is_come_back_to(
     window_of: Windows, crowd: Site
 ) -> None:
-    window, held = window_of("operator"), []
-    window.route("**/admin/mcpregistry/server/add/", lambda route: held.append(route))  # no answer comes
+    window = window_of("operator")
+    held = []
+    # no answer comes
+    window.route("**/admin/mcpregistry/server/add/", lambda route: held.append(route))
     window.goto("/admin/mcpregistry/server/")
     address = window.url
     link = window.get_by_role("link", name="Add a server").first
@@ -140,8 +145,11 @@ def test_links_that_leave_the_page_as_it_is_say_nothing(window_of: Windows, crow
 
 @pytest.mark.exhaustive(but=("/usage/",))
 @pytest.mark.parametrize("page", ["/approvals/history/", "/approvals/figures/", "/usage/"])
-def test_a_file_is_waited_for_and_the_page_stays_usable(window_of: Windows, crowd: Site, page: str) -> None:
-    window, held = window_of("operator"), []
+def test_a_file_is_waited_for_and_the_page_stays_usable(
+    window_of: Windows, crowd: Site, page: str
+) -> None:
+    window = window_of("operator")
+    held = []
     window.route("**/*.csv*", lambda route: held.append(route))
     window.goto(page)
     link = window.locator("a[data-download]")

@@ -1,4 +1,5 @@
-"""Forms in a real browser: a field that nobody has touched is sent exactly as the page has fingerprinted it."""
+"""Forms in a real browser: a field that nobody has touched is sent exactly as the page has
+fingerprinted it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def test_untouched_fields_of_every_form_count_as_untouched(window_of: Any, crowd
         row = find(case)
         window.goto(page(row))
         window.wait_for_load_state()
-        sent = window.evaluate(f"[...new FormData(document.querySelector('#{row._meta.model_name}_form'))]")
+        sent = window.evaluate(
+            f"[...new FormData(document.querySelector('#{row._meta.model_name}_form'))]"
+        )
         data = QueryDict(mutable=True)
         for name, value in sent:
             data.appendlist(name, value)

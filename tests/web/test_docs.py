@@ -1,4 +1,5 @@
-"""The docs as the site serves them: every page, every link and picture in them, found words, and the way to them."""
+"""The docs as the site serves them: every page, every link and picture in them, found words, and
+the way to them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ _LINK = re.compile(r'(?:href|src)="([^"]+)"')
 
 
 def test_every_link_and_picture_of_every_document_leads_somewhere():
-    anchors = {entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()}
+    anchors = {
+        entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()
+    }
     broken = []
     for entry in entries():
         for target in _LINK.findall(rendered(entry).html):
@@ -47,14 +50,21 @@ def test_every_link_and_picture_of_every_document_leads_somewhere():
 def test_every_picture_can_be_taken_anew_and_is_shown():
     files = {file.stem for file in IMAGES.glob("*.png")}
     assert {picture.name for picture in PICTURES} == files
-    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))]
-    assert [name for name in sorted(files) if not any(f"images/{name}.png" in text for text in texts)] == []
+    texts = [
+        file.read_text(encoding="utf-8")
+        for file in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    ]
+    assert [
+        name for name in sorted(files) if not any(f"images/{name}.png" in text for text in texts)
+    ] == []
 
 
 def test_the_words_of_the_navigation_are_explained():
     """The glossary has each list's name, in the singular."""
     text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8").lower()
-    explained = {word.removesuffix("s").removesuffix("y") for word in re.findall(r"\*\*([^*]+)\*\*", text)}
+    explained = {
+        word.removesuffix("s").removesuffix("y") for word in re.findall(r"\*\*([^*]+)\*\*", text)
+    }
     pages = [page for area in AREAS for page in area.pages]
     lists = {page.title.lower() for page in pages if page.url.endswith("_changelist")}
     unexplained = {title for title in lists if not any(word in title for word in explained)}
@@ -64,7 +74,8 @@ def test_the_words_of_the_navigation_are_explained():
 
 def test_a_document_says_what_its_file_says():
     made = render(
-        "# One `thing`\n\nText [there](audit.md#a-b).\n\n## A *b*\n\n|x|\n|-|\n|y|\n\n## A b\n", base="/docs/"
+        "# One `thing`\n\nText [there](audit.md#a-b).\n\n## A *b*\n\n|x|\n|-|\n|y|\n\n## A b\n",
+        base="/docs/",
     )
     assert made.title == "One thing"
     assert [section.anchor for section in made.sections] == ["one-thing", "a-b", "a-b-1"]
@@ -100,7 +111,9 @@ def test_pages_are_for_who_is_logged_in(people: Site, client_of):
 
 def test_pages_lead_to_what_explains_them(people: Site, client_of):
     admin = client_of("admin")
-    anchors = {entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()}
+    anchors = {
+        entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()
+    }
     for name, slug in (
         ("admin:index", "first-hour"),
         ("admin:mcpregistry_budget_changelist", "budgets"),
@@ -108,7 +121,8 @@ def test_pages_lead_to_what_explains_them(people: Site, client_of):
         ("approvals:queue", "approvals"),
     ):
         found = re.search(
-            r'class="sn-docs-link" href="/docs/([\w-]+)/(?:#([\w-]+))?"', admin.get(reverse(name)).content.decode()
+            r'class="sn-docs-link" href="/docs/([\w-]+)/(?:#([\w-]+))?"',
+            admin.get(reverse(name)).content.decode(),
         )
         assert found, name
         assert found[1] == slug
@@ -118,7 +132,9 @@ def test_pages_lead_to_what_explains_them(people: Site, client_of):
 def test_what_the_places_name_is_there():
     from mcpregistry.web.docs import places
 
-    anchors = {entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()}
+    anchors = {
+        entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()
+    }
     for place in [*places._ADMIN.values(), *filter(None, places._OTHERS.values())]:
         slug, _, anchor = place.partition("#")
         assert not anchor or anchor in anchors[slug], place
@@ -140,4 +156,7 @@ def test_every_error_code_has_a_page_to_which_the_table_leads(people: Site, clie
 
 def test_tag_links_a_known_error_code_and_escapes_any_other() -> None:
     assert 'href="/docs/errors/TIMEOUT/"' in error_code("TIMEOUT")
-    assert Template("{% load error_codes %}{% error_code code %}").render(Context({"code": "<b>"})) == "&lt;b&gt;"
+    assert (
+        Template("{% load error_codes %}{% error_code code %}").render(Context({"code": "<b>"}))
+        == "&lt;b&gt;"
+    )

@@ -1,4 +1,5 @@
-"""Addresses that are not there, or not for this person: a page of the site for people, for programs what it was."""
+"""Addresses that are not there, or not for this person: a page of the site for people, for programs
+what it was."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Every page that can be opened by its address: under a policy without inline scripts, and for everybody.
+"""Every page that can be opened by its address: under a policy without inline scripts, and for
+everybody.
 
-Each is opened once, and looked at for all of it: its console is silent, nothing breaks the policy, axe-core finds
-nothing severe in light and dark, it is no wider than a phone, and its lists are cards there.
+Each is opened once, and looked at for all of it: its console is silent, nothing breaks the policy,
+axe-core finds nothing severe in light and dark, it is no wider than a phone, and its lists are
+cards there.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ from tests.web.test_set_up_pages import SEVERE, WindowOf
 pytestmark = [pytest.mark.web, pytest.mark.node, pytest.mark.one_database]
 
 AXE = Path(npm_module("axe-core/axe.min.js"))
-# Without "preload" it does not fetch each stylesheet again: that is for rules about audio and about turned screens.
+# Without "preload" it does not fetch each stylesheet again: that is for rules about audio and about
+# turned screens.
 _LIGHT = "() => axe.run(document, {resultTypes: ['violations'], preload: false})"
 _DARK = "() => axe.run(document, {runOnly: ['color-contrast'], resultTypes: ['violations'], preload: false})"
 _WHOLE = "() => document.doctype !== null"  # and no part of a page, which that asks for later
 _WIDE = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
-# Once the rows are cards: which lists still have to be moved sideways, or name a value by no column.
+# Once the rows are cards: which lists still have to be moved sideways, or name a value by no
+# column.
 _LISTS = """() => new Promise((told) => {
   const look = () => told([
     ...[...document.querySelectorAll(".sn-scroll, [data-simplebar]")].filter((box) => box.scrollWidth > box.clientWidth + 1),
@@ -61,10 +65,24 @@ _KINDS = (
     "admin:subagents_run_changelist",
 )
 
-# Of each part, some that must have been seen, with every number written N, and how many kinds there are at least.
+# Of each part, some that must have been seen, with every number written N, and how many kinds there
+# are at least.
 _SEEN = {
-    "one of each kind": ({"/admin/", "/admin/mcpregistry/tool/", "/approvals/", "/approvals/N/", "/definitions/"}, 10),
-    "beside": ({"/admin/", "/admin/password_change/", "/approvals/N/", "/definitions/", "/usage/", "/docs/"}, 15),
+    "one of each kind": (
+        {"/admin/", "/admin/mcpregistry/tool/", "/approvals/", "/approvals/N/", "/definitions/"},
+        10,
+    ),
+    "beside": (
+        {
+            "/admin/",
+            "/admin/password_change/",
+            "/approvals/N/",
+            "/definitions/",
+            "/usage/",
+            "/docs/",
+        },
+        15,
+    ),
     "auth": ({"/admin/auth/user/add/", "/admin/auth/group/N/change/"}, 9),
     "mcpregistry": ({"/admin/mcpregistry/server/N/confirm/", "/admin/mcpregistry/tool/"}, 80),
     "subagents": ({"/admin/subagents/run/"}, 8),
@@ -73,14 +91,16 @@ _SEEN = {
 
 @pytest.fixture
 def crowd(live_db: None) -> Site:
-    """A site with something in every list, whose hours are counted: what is shown depends on no minute of the hour."""
+    """A site with something in every list, whose hours are counted: what is shown depends on no
+    minute of the hour."""
     site = govern(populated(calls=60))
     assert call_hours.count_due(timezone.now() + timedelta(hours=1)) > 0
     return site
 
 
 def addresses(part: str) -> list[str]:
-    """Those of every model of one app in the admin, or of all pages that belong to no model. Not all answer a GET."""
+    """Those of every model of one app in the admin, or of all pages that belong to no model. Not
+    all answer a GET."""
     if part == "one of each kind":
         return [*_of_each_kind()]
     models = [model for model in admin.site._registry if model._meta.app_label == part]
@@ -91,7 +111,11 @@ def addresses(part: str) -> list[str]:
 def _of_each_kind() -> Iterator[str]:
     for name in _KINDS:
         app, _, model = name.removeprefix("admin:").rpartition("_")[0].partition("_")
-        row = apps.get_model(app, model)._default_manager.values_list("pk", flat=True).first() if model else None
+        row = (
+            apps.get_model(app, model)._default_manager.values_list("pk", flat=True).first()
+            if model
+            else None
+        )
         yield _reversed(name, [row])
     yield from ("/approvals/", f"/approvals/{hold().pk}/", "/definitions/", "/usage/")
 
@@ -101,7 +125,11 @@ def _of_model(model: Any) -> Iterator[str]:
     names = sorted({url.name for url in admin.site._registry[model].urls if url.name})
     rows = list(islice(model._default_manager.values_list("pk", flat=True), 2))
     yield from (_reversed(f"admin:{name}", rows[:1]) for name in names)
-    yield from (_reversed(f"admin:{name}", rows[1:]) for name in names if name.endswith("_change") and rows[1:])
+    yield from (
+        _reversed(f"admin:{name}", rows[1:])
+        for name in names
+        if name.endswith("_change") and rows[1:]
+    )
 
 
 def _reversed(name: str, key: list[Any]) -> str:
@@ -114,7 +142,9 @@ def _reversed(name: str, key: list[Any]) -> str:
 def _beside() -> Iterator[str]:
     of_models = {url for model in admin.site._registry for url in _of_model(model)}
     yield from {reverse(page.url) for area in AREAS for page in area.pages} - of_models
-    yield from (reverse(f"admin:{name}") for name in ("index", "password_change", "password_change_done"))
+    yield from (
+        reverse(f"admin:{name}") for name in ("index", "password_change", "password_change_done")
+    )
     yield from (
         "/approvals/",
         "/approvals/history/",
@@ -125,14 +155,19 @@ def _beside() -> Iterator[str]:
 
 
 def opened(window: Any, path: str) -> bool:
-    """Whether it is a page of its own: no download, no redirect, nothing that is only posted to. Then it is silent, too."""
+    """Whether it is a page of its own: no download, no redirect, nothing that is only posted to.
+    Then it is silent, too."""
     try:
         answer = window.goto(path)
     except BrowserError as error:
         if "Download is starting" in str(error):
             return False
         raise
-    if answer.status != 200 or urlsplit(answer.url).path != path or "text/html" not in answer.headers["content-type"]:
+    if (
+        answer.status != 200
+        or urlsplit(answer.url).path != path
+        or "text/html" not in answer.headers["content-type"]
+    ):
         assert answer.status in {200, 286, 302, 403, 405}, path  # 286 tells htmx to ask no more
         window.evaluate("0")  # asked after what it complains of, so answered after that, too
         assert [each for each in window.said if "Failed to load resource" not in each] == [], path
@@ -163,9 +198,12 @@ def looked_at(window: Any) -> list[str]:
 
 @pytest.mark.exhaustive(but=("one of each kind",))
 @pytest.mark.parametrize("part", _SEEN)
-def test_every_page_keeps_the_policy_and_can_be_used_by_everybody(window_of: WindowOf, crowd: Site, part: str) -> None:
+def test_every_page_keeps_the_policy_and_can_be_used_by_everybody(
+    window_of: WindowOf, crowd: Site, part: str
+) -> None:
     window = overheard(window_of("admin", reduced_motion="reduce"))
-    kinds, found = set(), []
+    kinds = set()
+    found = []
     for address in addresses(part):
         window.set_viewport_size({"width": 1440, "height": 900})
         kind = re.sub(r"[^/]*[0-9][^/]*", "N", address)

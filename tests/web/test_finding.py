@@ -42,7 +42,10 @@ def test_each_kind_is_found_by_its_words(client_of: ClientOf, site: Site) -> Non
 
 
 @pytest.mark.both_databases
-def test_calls_and_approvals_are_found_by_the_beginning_of_their_id(client_of: ClientOf, site: Site) -> None:  # noqa: F811
+def test_calls_and_approvals_are_found_by_the_beginning_of_their_id(
+    client_of: ClientOf,  # noqa: F811 -- it is the fixture
+    site: Site,  # noqa: F811
+) -> None:
     held = ApprovalRequest.objects.get(pk=hold().pk)
     client = client_of("viewer")
     assert kinds(client, held.pk) == {"Approvals": [held.pk]}

@@ -23,7 +23,8 @@ from tests.fakes.seed import Site
 from tests.web.conftest import ClientOf
 from tests.web.test_queue import seen
 
-HISTORY, FILE = "/approvals/history/", "/approvals/history.csv"
+HISTORY = "/approvals/history/"
+FILE = "/approvals/history.csv"
 
 
 def lines(client: Client, address: str = FILE) -> list[dict[str, str]]:
@@ -38,18 +39,32 @@ def lines(client: Client, address: str = FILE) -> list[dict[str, str]]:
 @pytest.fixture
 def past(people: Site) -> dict[str, ApprovalRequest]:
     """One request for each way in which one can end."""
-    now, ann, root = timezone.now() - timedelta(minutes=5), people.people["approver"], people.people["root"]
+    now = timezone.now() - timedelta(minutes=5)
+    ann = people.people["approver"]
+    root = people.people["root"]
     rows = {
         end: hold(arguments={"query": end}, at=now)
         for end in ("approved", "rejected", "cancelled", "too late", "waiting")
     }
-    rows["expired"] = hold("time", "get_current_time", agent="ci", risk="low", at=now, decide_seconds=60)
+    rows["expired"] = hold(
+        "time", "get_current_time", agent="ci", risk="low", at=now, decide_seconds=60
+    )
     decided(rows["approved"], ann, at=now + timedelta(seconds=10))
     ended(rows["approved"])
-    decided(rows["rejected"], root, approve=False, reason="=cmd|'/c calc'!A1", at=now + timedelta(seconds=30))
+    decided(
+        rows["rejected"],
+        root,
+        approve=False,
+        reason="=cmd|'/c calc'!A1",
+        at=now + timedelta(seconds=30),
+    )
     decided(rows["too late"], ann, at=now + timedelta(seconds=20))
-    Invocation.objects.filter(pk=rows["too late"].call_id).update(state=State.EXPIRED, finished_at=timezone.now())
-    held_calls.cancel(request_id=rows["cancelled"].pk, reason="the host withdrew it", actor="agent:local")
+    Invocation.objects.filter(pk=rows["too late"].call_id).update(
+        state=State.EXPIRED, finished_at=timezone.now()
+    )
+    held_calls.cancel(
+        request_id=rows["cancelled"].pk, reason="the host withdrew it", actor="agent:local"
+    )
     held_calls.expire_due(timezone.now())
     return rows
 
@@ -59,8 +74,12 @@ def ids(found: Iterable[dict[str, str]]) -> set[str]:
 
 
 @pytest.mark.exhaustive(one_in=3)
-@pytest.mark.parametrize("end", ["approved", "rejected", "cancelled", "too late", "waiting", "expired"])
-def test_the_history_is_filtered_by_how_it_ended(client_of: ClientOf, past: dict[str, ApprovalRequest], end: str):
+@pytest.mark.parametrize(
+    "end", ["approved", "rejected", "cancelled", "too late", "waiting", "expired"]
+)
+def test_the_history_is_filtered_by_how_it_ended(
+    client_of: ClientOf, past: dict[str, ApprovalRequest], end: str
+):
     client = client_of("viewer")
     found = lines(client, f"{FILE}?end={end}")
     expected = {past[end].pk} | ({past["too late"].pk} if end == "approved" else set())
@@ -75,12 +94,18 @@ def test_the_history_is_filtered_by_how_it_ended(client_of: ClientOf, past: dict
 @pytest.mark.parametrize(
     ("query", "ends"),
     [
-        ("approver=root", {"rejected"}), ("approver=approver", {"approved", "too late"}), ("agent=ci", {"expired"}),
-        ("server=time", {"expired"}), ("rule=no+rule+matches&server=time", {"expired"}), ("rule=other", set()),
-        ("since=2020-01-01&until=2020-12-31", set()), ("since=2020-02-30", None), ("since=x&after=x&until=%00", None),
+        ("approver=root", {"rejected"}),
+        ("approver=approver", {"approved", "too late"}),
+        ("agent=ci", {"expired"}),
+        ("server=time", {"expired"}),
+        ("rule=no+rule+matches&server=time", {"expired"}),
+        ("rule=other", set()),
+        ("since=2020-01-01&until=2020-12-31", set()),
+        ("since=2020-02-30", None),
+        ("since=x&after=x&until=%00", None),
         ("search=rejected", {"rejected"}),
     ],
-)  # fmt: skip
+)
 def test_the_history_is_filtered_by_who_what_and_when(
     client_of: ClientOf, past: dict[str, ApprovalRequest], query: str, ends: set[str] | None
 ):
@@ -95,7 +120,9 @@ def test_a_day_includes_its_last_second(client_of: ClientOf, past: dict[str, App
 
 def test_pages_of_the_history_neither_repeat_nor_skip(client_of: ClientOf):
     bulk(120)
-    client, address, found = client_of("viewer"), HISTORY, []
+    client = client_of("viewer")
+    address = HISTORY
+    found = []
     for _ in range(3):
         page = seen(client, address)
         found += [pk for pk in page.split("/approvals/") if len(pk) > 32 and pk[32] == "/"]
@@ -107,9 +134,16 @@ def test_pages_of_the_history_neither_repeat_nor_skip(client_of: ClientOf):
     assert len(pages) == len(set(pages)) == 120
 
 
-def test_the_file_says_who_decided_what_and_why(client_of: ClientOf, past: dict[str, ApprovalRequest]):
+def test_the_file_says_who_decided_what_and_why(
+    client_of: ClientOf, past: dict[str, ApprovalRequest]
+):
     line = next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)
-    assert (line["end"], line["tool"], line["agent"], line["seconds"]) == ("rejected", "git_push", "local", "30.0")
+    assert (line["end"], line["tool"], line["agent"], line["seconds"]) == (
+        "rejected",
+        "git_push",
+        "local",
+        "30.0",
+    )
     assert line["votes"] == "root: reject (web)"
     assert line["reason"] == "'=cmd|'/c calc'!A1"
     assert json.loads(line["arguments"]) == {"query": "rejected"}
@@ -124,7 +158,9 @@ def test_no_cell_is_a_formula(lead: str):
 
 def test_hostile_texts_stay_within_their_cells(client_of: ClientOf, people: Site):
     held = hold(arguments={"query": '","=1+1\r\n=2+2'})
-    Invocation.objects.filter(pk=held.call_id).update(tool_name='a","b\r\n=3', agent_slug="@SUM(1)", host_name="+1")
+    Invocation.objects.filter(pk=held.call_id).update(
+        tool_name='a","b\r\n=3', agent_slug="@SUM(1)", host_name="+1"
+    )
     line = lines(client_of("viewer"))[0]
     assert len(lines(client_of("viewer"))) == 1
     assert (line["agent"], line["host"]) == ("'@SUM(1)", "'+1")
@@ -144,30 +180,44 @@ def decisions(
     who: str = "approver",
     at: datetime | None = None,
 ) -> None:
-    """So many decided requests of a rule, each after so many seconds; written directly, for speed."""
+    """So many decided requests of a rule, each after so many seconds; written directly, for
+    speed."""
     model = hold()
     at = at or timezone.now() - timedelta(hours=1)
     for number in range(approved + rejected):
         yes = number < approved
-        call, request = Invocation.objects.get(pk=model.call_id), ApprovalRequest.objects.get(pk=model.pk)
+        call = Invocation.objects.get(pk=model.call_id)
+        request = ApprovalRequest.objects.get(pk=model.pk)
         call.pk = f"{rule}-{who}-{number}"
         request.pk = call.pk
-        call.state, call.finished_at = (State.SUCCEEDED if yes else State.REJECTED), at
+        call.state = State.SUCCEEDED if yes else State.REJECTED
+        call.finished_at = at
         call.save(force_insert=True)
-        request.call, request.rule_name, request.join_key, request.asked_at = call, rule, None, at
+        request.call = call
+        request.rule_name = rule
+        request.join_key = None
+        request.asked_at = at
         request.decided_at = at + timedelta(seconds=seconds + number)
         request.execute_by = request.decided_at if yes else None
         request.save(force_insert=True)
         ApprovalVote.objects.create(
-            request=request, user=people.people[who], name=who, approve=yes, via="web", arguments_hash="", at=request.decided_at
-        )  # fmt: skip
+            request=request,
+            user=people.people[who],
+            name=who,
+            approve=yes,
+            via="web",
+            arguments_hash="",
+            at=request.decided_at,
+        )
     ApprovalRequest.objects.filter(pk=model.pk).delete()
 
 
 def test_figures_count_by_rule_and_by_approver(client_of: ClientOf, people: Site):
     decisions(people, "always", approved=30, rejected=0, seconds=10)
     decisions(people, "mixed", approved=3, rejected=1, seconds=100, who="root")
-    decisions(people, "old", approved=5, rejected=0, seconds=1, at=timezone.now() - timedelta(days=40))
+    decisions(
+        people, "old", approved=5, rejected=0, seconds=1, at=timezone.now() - timedelta(days=40)
+    )
     hold(rule=None)
     found = queries.figures(since=timezone.now() - timedelta(days=30))
     rules = {each.rule: each for each in found.rules}
@@ -185,13 +235,19 @@ def test_a_rule_that_is_nearly_always_approved_may_be_relaxed(client_of: ClientO
     decisions(people, "tired", approved=39, rejected=1, seconds=3)
     decisions(people, "few", approved=5, rejected=0, seconds=3)
     decisions(people, "sharp", approved=38, rejected=2, seconds=3)
-    relaxed = {each.rule for each in queries.figures(since=timezone.now() - timedelta(days=1)).rules if each.may_relax}
+    relaxed = {
+        each.rule
+        for each in queries.figures(since=timezone.now() - timedelta(days=1)).rules
+        if each.may_relax
+    }
     assert relaxed == {"tired"}
     page = seen(client_of("viewer"), "/approvals/figures/?days=1")
     assert page.count(">may be relaxed<") == 1
 
 
-def test_what_expired_or_was_withdrawn_is_no_decision(client_of: ClientOf, past: dict[str, ApprovalRequest]):
+def test_what_expired_or_was_withdrawn_is_no_decision(
+    client_of: ClientOf, past: dict[str, ApprovalRequest]
+):
     total = queries.figures(since=timezone.now() - timedelta(days=1)).total
     assert (total.held, total.approved, total.rejected) == (6, 2, 1)
     assert (total.expired, total.cancelled, total.void, total.waiting) == (1, 1, 0, 1)
@@ -224,6 +280,8 @@ def test_the_votes_of_somebody_who_left_stay_readable(
     people.people["root"].delete()
     assert (
         "root: reject"
-        in next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)["votes"]
+        in next(line for line in lines(client_of("viewer")) if line["id"] == past["rejected"].pk)[
+            "votes"
+        ]
     )
     assert requests.arguments_hash(past["waiting"])

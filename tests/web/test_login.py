@@ -1,4 +1,5 @@
-"""Log-ins: guessing is slowed for an account at one address, a stranger locks nobody out, and all of it is on record."""
+"""Log-ins: guessing is slowed for an account at one address, a stranger locks nobody out, and all
+of it is on record."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from mcpregistry.services.access.logins import (
 from mcpregistry.services.upkeep import retention
 
 pytestmark = pytest.mark.attack
-HERE, ELSEWHERE, GOOD = "192.0.2.1", "198.51.100.7", "correct horse battery"
+HERE = "192.0.2.1"
+ELSEWHERE = "198.51.100.7"
+GOOD = "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +40,9 @@ def ann(db: None) -> User:
     return user
 
 
-def enter(password: str = GOOD, name: str = "ann", *, at: str = HERE, client: Client | None = None) -> Any:
+def enter(
+    password: str = GOOD, name: str = "ann", *, at: str = HERE, client: Client | None = None
+) -> Any:
     form = {"username": name, "password": password}
     return (client or Client()).post("/admin/login/", form, REMOTE_ADDR=at)
 
@@ -54,7 +59,8 @@ def noted(*kinds: str) -> list[tuple[str, str, str]]:
 
 
 def guess_at_once(name: str, addresses: Iterable[str], now: datetime | None = None) -> None:
-    """Wrong passwords that are all sent before the first is looked at, without the pages that answer them."""
+    """Wrong passwords that are all sent before the first is looked at, without the pages that
+    answer them."""
     for address in addresses:
         Attempt(name, address).begin(now or timezone.now())
 
@@ -100,7 +106,8 @@ def test_behind_one_proxy_the_persons_own_browser_gets_in_while_a_stranger_guess
     assert enter().status_code == 429
     assert enter(client=own).status_code == 302
     own.post("/admin/logout/")
-    assert guess(OF_ACCOUNT, client=own)[-1] == 429  # that browser has five tries of its own, no more
+    # that browser has five tries of its own, no more
+    assert guess(OF_ACCOUNT, client=own)[-1] == 429
     assert enter(client=own).status_code == 429
 
 
@@ -129,7 +136,8 @@ def test_one_address_that_tries_many_accounts_is_stopped_and_known_browsers_are_
 
 def test_as_many_as_like_at_once_get_no_more_tries():
     """Counted before the password is looked at."""
-    attempt, now = Attempt("ann", HERE), timezone.now()
+    attempt = Attempt("ann", HERE)
+    now = timezone.now()
     begun = [attempt.begin(now) for _ in range(OF_ACCOUNT + 2)]
     assert [each is None for each in begun] == [True] * OF_ACCOUNT + [False] * 2
 
@@ -193,7 +201,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_one_network_has_its_own_limit():
     one_site = (f"2001:db8:1:{number:x}00::1" for number in range(OF_NETWORK + 2))
     now = timezone.now()
-    assert [Attempt("ann", each).begin(now) is None for each in one_site] == [True] * OF_NETWORK + [False] * 2
+    assert [Attempt("ann", each).begin(now) is None for each in one_site] == [True] * OF_NETWORK + [
+        False
+    ] * 2
 
 
 def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[float]):

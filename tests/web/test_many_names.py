@@ -1,4 +1,5 @@
-"""One of many agents is found while its name is typed, on the pages where one or several are chosen."""
+"""One of many agents is found while its name is typed, on the pages where one or several are
+chosen."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ def expect_tools(window: Any, *names: str) -> None:
 
 
 def until(window: Any, truth: str) -> None:
-    """Wait for a JavaScript expression; Playwright's own way needs the ``eval`` that our pages forbid."""
+    """Wait for a JavaScript expression; Playwright's own way needs the ``eval`` that our pages
+    forbid."""
     eventually(lambda: window.evaluate(truth))
 
 
@@ -49,7 +50,8 @@ def three(now: Any = None) -> tuple[ApprovalRequest, ApprovalRequest, ApprovalRe
 
 @pytest.mark.exhaustive
 def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowOf):
-    ann, bo = window_of("approver"), window_of("root")
+    ann = window_of("approver")
+    bo = window_of("root")
     for window in (ann, bo):
         window.goto("/approvals/")
         window.get_by_text("Nothing is waiting").wait_for()
@@ -63,7 +65,8 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     ann.get_by_role("link", name="git_push").click()
     ann.fill("#reason", "Not today.")
     ann.get_by_role("button", name="Reject").click()
-    until(bo, "document.title.startsWith('approver rejected git_push')")  # first: it says so for ten seconds
+    # first: it says so for ten seconds
+    until(bo, "document.title.startsWith('approver rejected git_push')")
     bo.get_by_text("Nothing is waiting").wait_for()
     ann.wait_for_url("**/approvals/")
     expect(bo.locator("#announcer")).to_have_text("approver rejected git_push")
@@ -76,8 +79,13 @@ def test_keys_move_open_and_never_fire_in_a_field(window_of: WindowOf):
     three()
     window = window_of("approver")
     window.goto("/approvals/")
-    for key, expected in (("j", "git_push"), ("j", "git_commit"), ("j", "get_current_time"), ("j", "get_current_time"),
-                          ("k", "git_commit")):  # fmt: skip
+    for key, expected in (
+        ("j", "git_push"),
+        ("j", "git_commit"),
+        ("j", "get_current_time"),
+        ("j", "get_current_time"),
+        ("k", "git_commit"),
+    ):
         window.keyboard.press(key)
         expect_here(window, expected)
     window.keyboard.press("/")
@@ -185,13 +193,18 @@ def test_editing_by_keyboard(window_of: WindowOf):
     assert ApprovalRequest.objects.get(pk=high.pk).edited == '{"query":"origin review"}'
 
 
-def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_typed(window_of: WindowOf, crowd: Site):
+def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_typed(
+    window_of: WindowOf, crowd: Site
+):
     held = hold()
     window = window_of("approver")
     window.goto(f"/approvals/{held.pk}/")
     window.fill("#reason", "half a thought")
-    votes.vote(request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web")
-    until(window, "document.title.startsWith('Rejected by root.')")  # first: it says so for ten seconds
+    votes.vote(
+        request_id=held.pk, user=crowd.people["root"], approve=False, reason="No.", via="web"
+    )
+    # first: it says so for ten seconds
+    until(window, "document.title.startsWith('Rejected by root.')")
     window.locator("#status").get_by_text("Rejected by root.").wait_for()
     expect(window.locator("#approve")).to_be_disabled()
     expect(window.locator("#reason")).to_have_value("half a thought")
@@ -199,7 +212,8 @@ def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_type
 
 def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: WindowOf):
     held = hold()
-    ann, bo = window_of("approver"), window_of("root")
+    ann = window_of("approver")
+    bo = window_of("root")
     for window in (ann, bo):
         window.route("**/live/*", lambda route: route.abort())  # neither is warned by the poll
         window.goto(f"/approvals/{held.pk}/")
@@ -221,7 +235,9 @@ def test_the_countdown_runs_to_zero_by_the_servers_clock(window_of: WindowOf):
     assert clock.inner_text() in ("0:04", "0:03", "0:02", "0:01", "0:00", "expired")
     until(window, f"document.querySelector('#r{held.pk} time')?.textContent === 'expired'")
     later = hold(decide_seconds=3 * 3600)
-    expect(window.locator(f"#r{later.pk} time")).to_have_text(re.compile("^(2 h 59 min|3 h 0 min)$"))
+    expect(window.locator(f"#r{later.pk} time")).to_have_text(
+        re.compile("^(2 h 59 min|3 h 0 min)$")
+    )
 
 
 @pytest.mark.exhaustive

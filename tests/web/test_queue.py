@@ -1,4 +1,5 @@
-"""The queue without a browser: who may see it, what it shows, that looking changes nothing, its budget."""
+"""The queue without a browser: who may see it, what it shows, that looking changes nothing, its
+budget."""
 
 from __future__ import annotations
 
@@ -53,28 +54,41 @@ def test_a_stranger_is_sent_to_the_login_and_back(people: Site):
 
 def test_somebody_without_a_role_sees_nothing(people: Site):
     User.objects.create_user("nobody", is_staff=True)
-    client, held = Client(), hold()
+    client = Client()
+    held = hold()
     client.force_login(User.objects.get(username="nobody"))
-    for address in (QUEUE, "/approvals/live/", "/approvals/history/", "/approvals/figures/", f"/approvals/{held.pk}/"):
+    for address in (
+        QUEUE,
+        "/approvals/live/",
+        "/approvals/history/",
+        "/approvals/figures/",
+        f"/approvals/{held.pk}/",
+    ):
         answer = client.get(address)
         assert answer.status_code == 403, address
         assert b"git_push" not in answer.content
 
 
 def test_a_viewer_sees_the_queue_and_may_not_decide(client_of: ClientOf):
-    held, client = hold(), client_of("viewer")
+    held = hold()
+    client = client_of("viewer")
     page = seen(client)
     assert names(page) == ["git_push"]
     assert "You can view calls, but" in page
-    assert "decision" not in re.findall(r'<form[^>]*id="([^"]+)"', seen(client, f"/approvals/{held.pk}/"))
+    assert "decision" not in re.findall(
+        r'<form[^>]*id="([^"]+)"', seen(client, f"/approvals/{held.pk}/")
+    )
 
 
 @pytest.mark.both_databases
 def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
     now = timezone.now()
     for tool, risk, age in (
-        ("git_log", "low", 500), ("git_diff", "high", 10), ("git_push", "high", 90), ("git_commit", "medium", 700),
-    ):  # fmt: skip
+        ("git_log", "low", 500),
+        ("git_diff", "high", 10),
+        ("git_push", "high", 90),
+        ("git_commit", "medium", 700),
+    ):
         hold(tool=tool, risk=risk, at=now - timedelta(seconds=age))
     assert names(seen(client_of("viewer"))) == ["git_push", "git_diff", "git_commit", "git_log"]
 
@@ -84,11 +98,18 @@ def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ("server=time", ["get_current_time"]), ("tool=git_push", ["git_push"]), ("agent=ci", ["get_current_time"]),
-        ("risk=high", ["git_push"]), ("rule=no+rule+matches", ["git_push", "get_current_time"]), ("search=needle", ["git_push"]),
-        ("search=GIT_", ["git_push"]), ("search=nothing", []), ("risk=none", []), ("search=%00", ["git_push", "get_current_time"]),
+        ("server=time", ["get_current_time"]),
+        ("tool=git_push", ["git_push"]),
+        ("agent=ci", ["get_current_time"]),
+        ("risk=high", ["git_push"]),
+        ("rule=no+rule+matches", ["git_push", "get_current_time"]),
+        ("search=needle", ["git_push"]),
+        ("search=GIT_", ["git_push"]),
+        ("search=nothing", []),
+        ("risk=none", []),
+        ("search=%00", ["git_push", "get_current_time"]),
     ],
-)  # fmt: skip
+)
 def test_filters_and_search(client_of: ClientOf, query: str, found: list[str]):
     hold(arguments={"query": "a needle in hay"})
     hold("time", "get_current_time", agent="ci", risk="low")
@@ -96,8 +117,11 @@ def test_filters_and_search(client_of: ClientOf, query: str, found: list[str]):
 
 
 @pytest.mark.both_databases
-def test_polling_is_cheap_and_answers_only_when_something_changed(client_of: ClientOf, people: Site):
-    first, client = hold(), client_of("viewer")
+def test_polling_is_cheap_and_answers_only_when_something_changed(
+    client_of: ClientOf, people: Site
+):
+    first = hold()
+    client = client_of("viewer")
     address = live_address(seen(client))
     with CaptureQueriesContext(connection) as questions:
         assert client.get(address).status_code == 204
@@ -109,14 +133,17 @@ def test_polling_is_cheap_and_answers_only_when_something_changed(client_of: Cli
     assert names(fresh.content.decode()) == ["git_push", "git_log"]
     address = live_address(fresh.content.decode())
     assert client.get(address).status_code == 204
-    votes.vote(request_id=first.pk, user=people.people["approver"], approve=False, reason="no", via="web")
+    votes.vote(
+        request_id=first.pk, user=people.people["approver"], approve=False, reason="no", via="web"
+    )
     fresh = client.get(address).content.decode()
     assert names(fresh) == ["git_log"]
     assert "<li>approver rejected git_push</li>" in fresh
 
 
 def test_one_is_not_told_of_what_one_did_oneself(client_of: ClientOf, people: Site):
-    held, client = hold(), client_of("approver")
+    held = hold()
+    client = client_of("approver")
     address = live_address(seen(client))
     votes.vote(request_id=held.pk, user=people.people["approver"], approve=True, via="web")
     assert "rejected" not in client.get(address).content.decode()
@@ -132,7 +159,8 @@ def test_a_poll_after_the_session_ended_reloads_the_page(client_of: ClientOf):
 
 
 def test_every_answer_is_sealed(client_of: ClientOf):
-    held, client = hold(), client_of("approver")
+    held = hold()
+    client = client_of("approver")
     for address in (
         QUEUE,
         f"/approvals/{held.pk}/",
@@ -149,7 +177,8 @@ def test_every_answer_is_sealed(client_of: ClientOf):
 
 
 def test_looking_changes_nothing(client_of: ClientOf):
-    held, client = hold(), client_of("approver")
+    held = hold()
+    client = client_of("approver")
     before = (AuditEntry.objects.count(), ApprovalRequest.objects.values().get())
     for address in (
         f"/approvals/{held.pk}/",
@@ -158,7 +187,10 @@ def test_looking_changes_nothing(client_of: ClientOf):
         QUEUE,
     ):
         for ask in (client.get, client.head):
-            assert ask(address, headers={"Purpose": "prefetch", "Sec-Purpose": "prefetch"}).status_code == 200
+            assert (
+                ask(address, headers={"Purpose": "prefetch", "Sec-Purpose": "prefetch"}).status_code
+                == 200
+            )
     for ask in (client.put, client.delete, client.patch):
         assert ask(f"/approvals/{held.pk}/").status_code == 405
     assert client.post(QUEUE, {"do": "approve"}).status_code == 405
@@ -190,7 +222,9 @@ def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
         client.get(QUEUE)
         took.append((time.process_time() - began) * 1000)
     with capsys.disabled():
-        print(f"\n  1,000 waiting calls: {min(took):.0f} ms of this process at best of three, {count} queries")
+        print(
+            f"\n  1,000 waiting calls: {min(took):.0f} ms of this process at best of three, {count} queries"
+        )
 
 
 # Identical low-risk calls
@@ -198,8 +232,9 @@ def test_a_thousand_waiting_calls_cost_a_bounded_number_of_questions(
 
 def three_alike() -> list[ApprovalRequest]:
     return [
-        hold("time", "get_current_time", {"query": "Europe/Oslo"}, agent=agent, risk="low") for agent in ("local", "ci", "research")
-    ]  # fmt: skip
+        hold("time", "get_current_time", {"query": "Europe/Oslo"}, agent=agent, risk="low")
+        for agent in ("local", "ci", "research")
+    ]
 
 
 def token(html: str) -> str:
@@ -210,11 +245,14 @@ def token(html: str) -> str:
 
 @pytest.mark.both_databases
 def test_identical_low_risk_calls_are_decided_together(client_of: ClientOf):
-    alike, other = three_alike(), hold("time", "get_current_time", {"query": "Europe/Bergen"}, risk="low")
+    alike = three_alike()
+    other = hold("time", "get_current_time", {"query": "Europe/Bergen"}, risk="low")
     client = client_of("approver")
     assert "3 identical low-risk calls" in seen(client)
     address = f"/approvals/{alike[0].pk}/alike/"
-    answer = client.post(address, {"token": token(seen(client, address)), "do": "approve"}, follow=True)
+    answer = client.post(
+        address, {"token": token(seen(client, address)), "do": "approve"}, follow=True
+    )
     assert "Approved 3 calls." in answer.content.decode()
     states = {row.pk: row.call.state for row in ApprovalRequest.objects.select_related("call")}
     assert [states[each.pk] for each in alike] == [State.READY] * 3
@@ -223,7 +261,8 @@ def test_identical_low_risk_calls_are_decided_together(client_of: ClientOf):
 
 @pytest.mark.both_databases
 def test_one_of_them_decided_meanwhile_is_left_as_it_is(client_of: ClientOf, people: Site):
-    alike, client = three_alike(), client_of("approver")
+    alike = three_alike()
+    client = client_of("approver")
     address = f"/approvals/{alike[0].pk}/alike/"
     form = {"token": token(seen(client, address)), "do": "deny", "reason": "not now"}
     votes.vote(request_id=alike[1].pk, user=people.people["root"], approve=True, via="web")
@@ -240,7 +279,12 @@ def test_high_risk_calls_are_never_decided_together(client_of: ClientOf):
     assert client.get(f"/approvals/{risky[0].pk}/alike/").status_code == 400
     calm = three_alike()
     good = token(seen(client, f"/approvals/{calm[0].pk}/alike/"))
-    assert client.post(f"/approvals/{risky[0].pk}/alike/", {"token": good, "do": "approve"}).status_code == 400
+    assert (
+        client.post(
+            f"/approvals/{risky[0].pk}/alike/", {"token": good, "do": "approve"}
+        ).status_code
+        == 400
+    )
     # A token of low-risk calls whose risk was found to be higher meanwhile does not help either.
     ApprovalRequest.objects.filter(pk__in=[each.pk for each in calm]).update(risk="high")
     client.post(f"/approvals/{calm[0].pk}/alike/", {"token": good, "do": "approve"})
@@ -248,7 +292,8 @@ def test_high_risk_calls_are_never_decided_together(client_of: ClientOf):
 
 
 def test_a_group_decision_needs_its_own_token_and_a_reason_to_deny(client_of: ClientOf):
-    alike, client = three_alike(), client_of("approver")
+    alike = three_alike()
+    client = client_of("approver")
     address = f"/approvals/{alike[0].pk}/alike/"
     assert client.post(address, {"do": "approve"}).status_code == 409
     stolen = token(seen(client_of("root"), address))

@@ -1,4 +1,5 @@
-"""The admin under a policy without inline scripts and eval: it works, and an injected script does not run.
+"""The admin under a policy without inline scripts and eval: it works, and an injected script does
+not run.
 
 That no page breaks the policy is seen in ``test_every_page``.
 """
@@ -47,7 +48,10 @@ def overheard(window: Any) -> Any:
     window.said = []
     window.add_init_script(WATCH)
     window.on(
-        "console", lambda message: window.said.append(message.text) if message.type in {"error", "warning"} else None
+        "console",
+        lambda message: (
+            window.said.append(message.text) if message.type in {"error", "warning"} else None
+        ),
     )
     window.on("pageerror", lambda error: window.said.append(str(error)))
     return window
@@ -79,9 +83,12 @@ def complaints(window: Any) -> list[str]:
 @pytest.mark.attack
 @pytest.mark.web
 @pytest.mark.one_database
-@pytest.mark.parametrize("path", ["/admin/login/", "/admin/", "/admin/mcpregistry/server/", "/approvals/"])
+@pytest.mark.parametrize(
+    "path", ["/admin/login/", "/admin/", "/admin/mcpregistry/server/", "/approvals/"]
+)
 def test_an_injected_script_does_not_run(bare: Any, site: Site, path: str) -> None:
-    """As an escaping bug would let it: in the page's own bytes, every way in which text becomes a script."""
+    """As an escaping bug would let it: in the page's own bytes, every way in which text becomes a
+    script."""
 
     def injected(route: Any) -> None:
         answer = route.fetch()
@@ -101,7 +108,9 @@ def test_an_injected_script_does_not_run(bare: Any, site: Site, path: str) -> No
     }""")
     blocked = bare.evaluate("window.violations")
     assert bare.evaluate("window.__x") is None
-    assert [each for each in blocked if not each.startswith(("script-src", "img-src", "base-uri"))] == []
+    assert [
+        each for each in blocked if not each.startswith(("script-src", "img-src", "base-uri"))
+    ] == []
     assert bare.evaluate(EVAL) == "EvalError"
     assert bare.url.endswith(path)
 
@@ -126,7 +135,9 @@ INJECTED = """<div id="injected">here</div>
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("name", ["layouts/skeleton", "helpers/search", "helpers/welcomemsg", "helpers/messages"])
+@pytest.mark.parametrize(
+    "name", ["layouts/skeleton", "helpers/search", "helpers/welcomemsg", "helpers/messages"]
+)
 def test_the_themes_templates_that_ours_replace_are_as_they_were(name: str) -> None:
     """When one has changed: take over what is new in it, then write its digest here."""
     theirs = Path(unfold.__file__).parent / "templates" / "unfold" / f"{name}.html"
@@ -143,8 +154,12 @@ def test_the_themes_templates_that_ours_replace_are_as_they_were(name: str) -> N
 
 def test_files_of_others_are_the_ones_that_are_noted() -> None:
     folder = Path(finders.find("mcpregistry/vendor/README.md")).parent
-    noted = dict(re.findall(r"^\| `(\S+)` .*`([0-9a-f]{64})` \|$", (folder / "README.md").read_text(), re.M))
-    scripts = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.js")}
+    noted = dict(
+        re.findall(r"^\| `(\S+)` .*`([0-9a-f]{64})` \|$", (folder / "README.md").read_text(), re.M)
+    )
+    scripts = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.js")
+    }
     assert noted == scripts
     assert scripts
     assert all((folder / f"{name.split('.')[0]}.LICENSE").is_file() for name in scripts)
@@ -177,19 +192,30 @@ def test_the_theme_is_chosen_and_kept(page: Any) -> None:
     for label, dark in (("Dark", True), ("Light", False)):
         menu.locator("> div").click()
         menu.get_by_text(label, exact=True).click()
-        eventually(lambda dark=dark: page.evaluate("document.documentElement.classList.contains('dark')") == dark)
+        eventually(
+            lambda dark=dark: (
+                page.evaluate("document.documentElement.classList.contains('dark')") == dark
+            )
+        )
         page.reload()
-        eventually(lambda dark=dark: page.evaluate("document.documentElement.classList.contains('dark')") == dark)
+        eventually(
+            lambda dark=dark: (
+                page.evaluate("document.documentElement.classList.contains('dark')") == dark
+            )
+        )
         page.goto("/approvals/")
         assert page.evaluate("document.documentElement.classList.contains('dark')") is dark
         page.goto("/admin/")
 
 
 def searched(page: Any, word: str) -> None:
-    """Type it and wait for what is found by the whole of it: what was found by half of it, or before, is no answer."""
+    """Type it and wait for what is found by the whole of it: what was found by half of it, or
+    before, is no answer."""
     with page.expect_response(f"**s={word}"):
         page.keyboard.type(word)
-    expect(page.locator("#search-results a").first).to_have_attribute("href", re.compile(f"/{word}/$"))
+    expect(page.locator("#search-results a").first).to_have_attribute(
+        "href", re.compile(f"/{word}/$")
+    )
     expect(page.locator("#search-results a").first).to_be_visible()
 
 
@@ -215,7 +241,9 @@ def test_people_search_for_pages_by_keyboard(page: Any) -> None:
 def test_lists_are_searched_filtered_turned_and_acted_on(page: Any, site: Site) -> None:
     page.goto("/admin/mcpregistry/server/")
     page.keyboard.press("/")
-    expect(page.locator("#changelist-search input[name=q], #changelist-search input[type=text]").first).to_be_focused()
+    expect(
+        page.locator("#changelist-search input[name=q], #changelist-search input[type=text]").first
+    ).to_be_focused()
     page.get_by_text("Filters", exact=False).first.click()
     expect(page.locator("#changelist-filter")).to_be_visible()
     page.keyboard.press("Escape")

@@ -1,4 +1,5 @@
-"""The second factor: set up, asked for, slowed, reset, required; a code works once and its secret is sealed."""
+"""The second factor: set up, asked for, slowed, reset, required; a code works once and its secret
+is sealed."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from mcpregistry.services.access.logins import OF_ACCOUNT
 from mcpregistry.services.configuration import site
 
 pytestmark = pytest.mark.attack
-GOOD, PAGE, CODE = "correct horse battery", "/account/second-factor/", "/admin/login/code/"
+GOOD = "correct horse battery"
+PAGE = "/account/second-factor/"
+CODE = "/admin/login/code/"
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,8 @@ def ann(db: None) -> User:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The half minutes of codes stand still: one that is a step old would be two old if the next began meanwhile."""
+    """The half minutes of codes stand still: one that is a step old would be two old if the next
+    began meanwhile."""
     now = timezone.now()
     monkeypatch.setattr(second_factor, "database_now", lambda: now)
 
@@ -45,9 +49,14 @@ def person(name: str, role: str) -> User:
 
 
 def code_of(user: User, steps: int = 0) -> str:
-    """What the person's authenticator shows, with a clock that is ``steps`` half minutes off. A later one is unused."""
+    """What the person's authenticator shows, with a clock that is ``steps`` half minutes off. A
+    later one is unused."""
     factor = SecondFactor.objects.get(user=user)
-    return one_time_codes(factor.secret).generate(int(second_factor.database_now().timestamp()) + 30 * steps).decode()
+    return (
+        one_time_codes(factor.secret)
+        .generate(int(second_factor.database_now().timestamp()) + 30 * steps)
+        .decode()
+    )
 
 
 def equipped(user: User) -> list[str]:
@@ -95,7 +104,10 @@ def test_it_is_set_up_by_a_code_and_from_then_on_the_password_alone_is_not_enoug
 
     other = Client()
     answer = password(other, to="?next=/admin/mcpregistry/server/")
-    assert (answer.status_code, answer["Location"]) == (302, f"{CODE}?next=%2Fadmin%2Fmcpregistry%2Fserver%2F")
+    assert (answer.status_code, answer["Location"]) == (
+        302,
+        f"{CODE}?next=%2Fadmin%2Fmcpregistry%2Fserver%2F",
+    )
     assert not inside(other)
     answer = other.post(f"{CODE}?next=%2Fadmin%2Fmcpregistry%2Fserver%2F", {"code": code_of(ann)})
     assert answer["Location"] == "/admin/mcpregistry/server/"
@@ -184,7 +196,10 @@ def test_wrong_codes_count_like_wrong_passwords_and_a_right_password_forgets_non
     assert 800 < int(refused["Retry-After"]) <= 900
     assert password(client).status_code == 429
     assert not inside(client)
-    steps = [json.loads(body).get("step", "") for body in AuditEntry.objects.filter(kind="login.failed").values_list("body", flat=True)]  # fmt: skip
+    steps = [
+        json.loads(body).get("step", "")
+        for body in AuditEntry.objects.filter(kind="login.failed").values_list("body", flat=True)
+    ]
     assert "code" in steps
     assert "login.locked" in kinds()
     assert "login.succeeded" not in kinds()
@@ -193,7 +208,13 @@ def test_wrong_codes_count_like_wrong_passwords_and_a_right_password_forgets_non
 def test_the_secret_is_sealed_and_the_codes_are_hashes(ann):
     codes = equipped(ann)
     factor = SecondFactor.objects.get()
-    stored = repr([*SecondFactor.objects.values(), *RecoveryCode.objects.values(), *AuditEntry.objects.values()])
+    stored = repr(
+        [
+            *SecondFactor.objects.values(),
+            *RecoveryCode.objects.values(),
+            *AuditEntry.objects.values(),
+        ]
+    )
     assert len(factor.secret) == 32
     assert factor.secret not in stored
     assert not any(part in stored for code in codes for part in (code, code.replace("-", "")))
@@ -205,7 +226,11 @@ def test_the_password_stands_ten_minutes_and_only_for_who_gave_it(ann):
     assert client.get(CODE)["Location"].startswith("/admin/login/")
     password(client)
     session = client.session
-    session["second_factor_pending"] = [*session["second_factor_pending"][:2], 1.0, session["second_factor_pending"][3]]
+    session["second_factor_pending"] = [
+        *session["second_factor_pending"][:2],
+        1.0,
+        session["second_factor_pending"][3],
+    ]
     session.save()
     assert client.post(CODE, {"code": code_of(ann)})["Location"].startswith("/admin/login/")
     password(client)
@@ -219,7 +244,10 @@ def test_nobody_is_sent_to_another_site(ann):
     equipped(ann)
     client = Client()
     password(client)
-    assert client.post(f"{CODE}?next=https://evil.example/", {"code": code_of(ann)})["Location"] == "/admin/"
+    assert (
+        client.post(f"{CODE}?next=https://evil.example/", {"code": code_of(ann)})["Location"]
+        == "/admin/"
+    )
 
 
 def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
@@ -243,7 +271,8 @@ def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
 
 def test_others_roles_are_not_concerned_and_the_superuser_is_an_admin(ann):
     require("admin")
-    viewer, root = person("vi", "viewer"), User.objects.create_superuser("root", password=GOOD)
+    viewer = person("vi", "viewer")
+    root = User.objects.create_superuser("root", password=GOOD)
     assert not second_factor.standing(viewer.pk).required
     assert second_factor.standing(root.pk).required
     client = Client()
@@ -265,7 +294,10 @@ def test_tokens_are_not_concerned(ann):
     equipped(ann)
     require("admin")
     _, token = tokens.issue_token(user=ann, name="t", actor="test")
-    assert Client().get("/api/v1/servers", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    assert (
+        Client().get("/api/v1/servers", headers={"Authorization": f"Bearer {token}"}).status_code
+        == 200
+    )
 
 
 def test_changes_on_ones_own_page_need_a_code(ann):
@@ -277,10 +309,15 @@ def test_changes_on_ones_own_page_need_a_code(ann):
     renewed = client.post(PAGE, {"do": "renew", "code": codes[1]}).content.decode()
     new = re.findall(r"<li><code[^>]*>([a-z2-7-]+)</code>", renewed)
     assert not second_factor.accepts(ann, codes[2])
-    assert "second factor is disabled" in client.post(PAGE, {"do": "remove", "code": new[0]}).content.decode()
+    assert (
+        "second factor is disabled"
+        in client.post(PAGE, {"do": "remove", "code": new[0]}).content.decode()
+    )
     assert not SecondFactor.objects.exists()
     assert inside(client)
-    assert {"second_factor.enabled", "second_factor.codes_renewed", "second_factor.removed"} <= set(kinds())
+    assert {"second_factor.enabled", "second_factor.codes_renewed", "second_factor.removed"} <= set(
+        kinds()
+    )
 
 
 def test_an_admin_resets_anothers_and_not_ones_own(ann):
@@ -304,7 +341,9 @@ def test_who_may_not_change_people_resets_nobodys(ann):
     approver = person("appy", "approver")
     client = Client()
     client.force_login(approver)
-    client.post("/admin/auth/user/", {"action": "reset_second_factor", "_selected_action": [ann.pk]})
+    client.post(
+        "/admin/auth/user/", {"action": "reset_second_factor", "_selected_action": [ann.pk]}
+    )
     assert SecondFactor.objects.filter(user=ann).exists()
 
 
@@ -337,6 +376,6 @@ def test_the_roles_are_chosen_on_the_sites_page(ann):
     }
     assert client.post("/admin/mcpregistry/configuration/1/change/", form).status_code == 302
     assert Configuration.load().second_factor_roles == ["admin"]
-    assert '"second_factor_roles": ["admin"]' in AuditEntry.objects.get(kind="configuration.changed").body.replace(
-        '":[', '": ['
-    )
+    assert '"second_factor_roles": ["admin"]' in AuditEntry.objects.get(
+        kind="configuration.changed"
+    ).body.replace('":[', '": [')

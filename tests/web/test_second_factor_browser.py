@@ -28,10 +28,15 @@ def elsewhere(work: Callable[[], T]) -> T:
 @pytest.mark.web
 @pytest.mark.one_database
 @pytest.mark.parametrize("width", [390, 1280])
-def test_it_is_set_up_and_used_by_keyboard(browser: Any, live_server: LiveServer, crowd: Site, width: int) -> None:
+def test_it_is_set_up_and_used_by_keyboard(
+    browser: Any, live_server: LiveServer, crowd: Site, width: int
+) -> None:
     elsewhere(lambda: require("admin"))
-    user, said = crowd.people["admin"], []
-    window = browser.new_context(base_url=live_server.url, viewport={"width": width, "height": 844}).new_page()
+    user = crowd.people["admin"]
+    said = []
+    window = browser.new_context(
+        base_url=live_server.url, viewport={"width": width, "height": 844}
+    ).new_page()
     window.on("console", lambda m: said.append(m.text) if m.type in {"error", "warning"} else None)
     window.on("pageerror", lambda error: said.append(str(error)))
     _type_password(window)

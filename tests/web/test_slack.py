@@ -1,4 +1,5 @@
-"""Deciding from Slack: genuine, fresh and single presses of people we know, under the rules of the page."""
+"""Deciding from Slack: genuine, fresh and single presses of people we know, under the rules of the
+page."""
 
 from __future__ import annotations
 
@@ -29,16 +30,19 @@ def _no_broker(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _slack_is_waited_for(monkeypatch):
-    """Two seconds are all that Slack's own patience leaves; a busy machine may need more to carry a word to the fake."""
+    """Two seconds are all that Slack's own patience leaves; a busy machine may need more to carry a
+    word to the fake."""
     monkeypatch.setattr(web_slack, "_WHISPER_SECONDS", HANG_LIMIT)
 
 
 @pytest.fixture
 def room():
-    """Slack with one channel of ours; ``ask`` puts a question there and returns (request, time stamp)."""
+    """Slack with one channel of ours; ``ask`` puts a question there and returns (request, time
+    stamp)."""
     with slack() as fake:
         channel = slack_room(fake.url)
-        fake.channel, fake.address = channel, f"/hooks/slack/{channel.uid}/"
+        fake.channel = channel
+        fake.address = f"/hooks/slack/{channel.uid}/"
 
         def ask(risk="low", **fields):
             request = held(risk, **fields)
@@ -147,7 +151,9 @@ def test_what_was_decided_or_edited_meanwhile_is_not_decided_again(room):
     assert state(request) == "pending"
     assert len(room.whispers) == 1
     ApprovalRequest.objects.filter(pk=request.pk).update(edited="")
-    votes.vote(request_id=request.pk, user=User.objects.get(), approve=False, reason="no", via="web")
+    votes.vote(
+        request_id=request.pk, user=User.objects.get(), approve=False, reason="no", via="web"
+    )
     room.press(room.address, stamp, "approve")
     assert state(request) == "rejected"
     assert len(room.whispers) == 2
@@ -216,9 +222,15 @@ def test_the_same_request_is_not_taken_twice(room):
     _, stamp = room.ask(quorum=2)
     at = time.time()
     payload = {
-        "type": "block_actions", "user": {"id": "U0ANN", "team_id": TEAM},
-        "actions": [{"action_id": "approve", "value": room.messages[stamp]["blocks"][-1]["elements"][0]["value"]}],
-    }  # fmt: skip
+        "type": "block_actions",
+        "user": {"id": "U0ANN", "team_id": TEAM},
+        "actions": [
+            {
+                "action_id": "approve",
+                "value": room.messages[stamp]["blocks"][-1]["elements"][0]["value"],
+            }
+        ],
+    }
     assert slack_fake.post(room.address, payload, at=at).status_code == 200
     assert slack_fake.post(room.address, payload, at=at).status_code == 409
     assert ApprovalVote.objects.count() == 1
@@ -267,9 +279,21 @@ def test_a_channel_without_a_signing_secret_takes_nothing(room):
         ({"type": "message_action"}, 200),
         ({"type": "block_actions"}, 200),
         ({"type": "block_actions", "actions": {"a": 1}}, 200),
-        ({"type": "block_actions", "actions": [{"action_id": "approve", "value": "x" * 9_000}]}, 200),
-        ({"type": "block_actions", "actions": [{"action_id": "approve", "value": "\x00\ud800.x"}]}, 200),
-        ({"type": "view_submission", "view": {"callback_id": "deny", "state": {"values": []}}}, 200),
+        (
+            {"type": "block_actions", "actions": [{"action_id": "approve", "value": "x" * 9_000}]},
+            200,
+        ),
+        (
+            {
+                "type": "block_actions",
+                "actions": [{"action_id": "approve", "value": "\x00\ud800.x"}],
+            },
+            200,
+        ),
+        (
+            {"type": "view_submission", "view": {"callback_id": "deny", "state": {"values": []}}},
+            200,
+        ),
         ({"type": "view_submission", "view": "deny"}, 200),
     ],
 )

@@ -1,4 +1,5 @@
-"""Usage on its page, in its file and over REST: the same figures, sorted, narrowed, and with what they advise."""
+"""Usage on its page, in its file and over REST: the same figures, sorted, narrowed, and with what
+they advise."""
 
 from __future__ import annotations
 
@@ -20,10 +21,24 @@ from mcpregistry.calls.catalog import catalogue_now
 from mcpregistry.domain.lifecycle import State
 from mcpregistry.domain.usage import Tally, bucket_of, hour_of
 from mcpregistry.domain.usage_advice import advice
-from mcpregistry.models import Configuration, CountedSpan, Endpoint, Invocation, SpanFailure, SpanUsage, Tool
+from mcpregistry.models import (
+    Configuration,
+    CountedSpan,
+    Endpoint,
+    Invocation,
+    SpanFailure,
+    SpanUsage,
+    Tool,
+)
 from mcpregistry.queries import failures
 from mcpregistry.queries import usage as queries
-from mcpregistry.queries.definition_sizes import ShownLists, ordered_page, own_definitions, tool_sizes, with_definitions
+from mcpregistry.queries.definition_sizes import (
+    ShownLists,
+    ordered_page,
+    own_definitions,
+    tool_sizes,
+    with_definitions,
+)
 from mcpregistry.queries.failures import patterns
 from mcpregistry.queries.usage import PERIODS, By, Wanted
 from mcpregistry.services.access import grants
@@ -41,7 +56,13 @@ pytestmark = [pytest.mark.one_database, pytest.mark.django_db]
 
 
 def call(
-    number: int, at: datetime, *, tool: str = "git_log", took: float = 40.0, agent: str = "ci", **more: Any
+    number: int,
+    at: datetime,
+    *,
+    tool: str = "git_log",
+    took: float = 40.0,
+    agent: str = "ci",
+    **more: Any,
 ) -> Invocation:
     facts = {
         "state": State.SUCCEEDED,
@@ -52,14 +73,25 @@ def call(
         "dispatched_at": at,
     } | more
     return Invocation(
-        id=f"use-{number}", agent_slug=agent, endpoint_slug="default", tool_name=tool, exposed_name=tool, origin="http",
-        writer="w", received_at=at, finished_at=at, duration_ms=took, arguments="{}", **facts,
-    )  # fmt: skip
+        id=f"use-{number}",
+        agent_slug=agent,
+        endpoint_slug="default",
+        tool_name=tool,
+        exposed_name=tool,
+        origin="http",
+        writer="w",
+        received_at=at,
+        finished_at=at,
+        duration_ms=took,
+        arguments="{}",
+        **facts,
+    )
 
 
 @pytest.fixture
 def people(request: pytest.FixtureRequest, db: None) -> Site:
-    """The people of other pages; with ``used``, also its calls, which take longer to count than a test."""
+    """The people of other pages; with ``used``, also its calls, which take longer to count than a
+    test."""
     if "used" in request.fixturenames:
         return remembered("tests/web/test_usage.py", populate_used)
     return populated(calls=0)
@@ -67,7 +99,8 @@ def people(request: pytest.FixtureRequest, db: None) -> Site:
 
 @pytest.fixture
 def used(people: Site) -> datetime:
-    """A week of calls, and the week before in which git_log was quick; the newest hour is not counted yet."""
+    """A week of calls, and the week before in which git_log was quick; the newest hour is not
+    counted yet."""
     return Invocation.objects.latest("received_at").received_at
 
 
@@ -75,16 +108,32 @@ def populate_used() -> Site:
     site = populate(calls=0)
     Invocation.objects.all().delete()
     now = timezone.now()
-    week, hour = timedelta(days=7), timedelta(hours=1)
+    week = timedelta(days=7)
+    hour = timedelta(hours=1)
     calls = [call(n, now - week - hour * (n + 2)) for n in range(40)]
-    calls += [call(100 + n, now - hour * n, took=900.0, agent="ci" if n % 2 else "alice") for n in range(60)]
-    calls += [call(200 + n, now - hour * n, tool="git_status", took=5.0, result_bytes=90_000) for n in range(40)]
+    calls += [
+        call(100 + n, now - hour * n, took=900.0, agent="ci" if n % 2 else "alice")
+        for n in range(60)
+    ]
+    calls += [
+        call(200 + n, now - hour * n, tool="git_status", took=5.0, result_bytes=90_000)
+        for n in range(40)
+    ]
     said = '{"content":[{"type":"text","text":"no branch \\"b%d\\" <here>"}],"isError":true}'
     calls += [
-        call(300 + n, now - hour * n, tool="git_diff", state=State.TOOL_ERROR, error_code="TOOL-ERROR", result=said % n)
+        call(
+            300 + n,
+            now - hour * n,
+            tool="git_diff",
+            state=State.TOOL_ERROR,
+            error_code="TOOL-ERROR",
+            result=said % n,
+        )
         for n in range(12)
     ]
-    calls.append(call(400, now, tool="made up", server_slug="", state=State.DENIED, dispatched_at=None))
+    calls.append(
+        call(400, now, tool="made up", server_slug="", state=State.DENIED, dispatched_at=None)
+    )
     Invocation.objects.bulk_create(calls)
     call_hours.count_due(now)
     return site
@@ -95,12 +144,17 @@ def table(client_of: ClientOf, query: str = "") -> tuple[str, list[list[str]]]:
     body = html[html.index('id="usage"') :] if 'id="usage"' in html else ""
     rows = re.findall(r"<tr>(.*?)</tr>", body[body.index("<tbody>") :] if body else "", re.DOTALL)
     return html, [
-        [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        [
+            " ".join(re.sub(r"<[^>]+>", " ", cell).split())
+            for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)
+        ]
         for row in rows
     ]
 
 
-def test_the_busiest_come_first_with_their_figures_and_what_they_advise(client_of: ClientOf, used: datetime) -> None:
+def test_the_busiest_come_first_with_their_figures_and_what_they_advise(
+    client_of: ClientOf, used: datetime
+) -> None:
     html, rows = table(client_of)
     assert [row[0] for row in rows] == [
         "git_log git advice",
@@ -113,26 +167,46 @@ def test_the_busiest_come_first_with_their_figures_and_what_they_advise(client_o
     assert "grown slower" in html
     assert "large results" in html
     assert "12 of 12 calls failed with TOOL-ERROR." in html
-    assert table(client_of, "?sort=p95")[1][-2][0].startswith("git_log"), "the unknown ones have none"
+    assert table(client_of, "?sort=p95")[1][-2][0].startswith("git_log"), (
+        "the unknown ones have none"
+    )
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("by", [*By])
-def test_each_kind_of_rows_adds_up_to_the_same_calls(client_of: ClientOf, used: datetime, by: By) -> None:
+def test_each_kind_of_rows_adds_up_to_the_same_calls(
+    client_of: ClientOf, used: datetime, by: By
+) -> None:
     for period in PERIODS.values():
         found = queries.usage(by, period, now=used, wanted=Wanted())
         expected = Invocation.objects.filter(received_at__gte=period.since(used))
         expected = expected.filter(server_slug="expert") if by is By.EXPERT else expected
-        assert found.total.tally.calls == sum(row.tally.calls for row in found.rows) == expected.count()
-        html = client_of("viewer").get(reverse("usage:index"), {"by": by, "period": period.name, "sort": "-cost"})
+        assert (
+            found.total.tally.calls
+            == sum(row.tally.calls for row in found.rows)
+            == expected.count()
+        )
+        html = client_of("viewer").get(
+            reverse("usage:index"), {"by": by, "period": period.name, "sort": "-cost"}
+        )
         assert html.status_code == 200
 
 
 @pytest.mark.exhaustive
-def test_calls_of_a_row_are_those_by_the_filters_of_the_page(client_of: ClientOf, used: datetime) -> None:
+def test_calls_of_a_row_are_those_by_the_filters_of_the_page(
+    client_of: ClientOf, used: datetime
+) -> None:
     html, _ = table(client_of, "?agent=ci&period=90d")
-    links = [parse_qs(found) for found in re.findall(r'invocation/\?([^"]+)" title="View these calls"', unescape(html))]
-    wanted = {"server": ["git"], "tool_name": ["git_status"], "agent": ["ci"], "period": ["quarter"]}
+    links = [
+        parse_qs(found)
+        for found in re.findall(r'invocation/\?([^"]+)" title="View these calls"', unescape(html))
+    ]
+    wanted = {
+        "server": ["git"],
+        "tool_name": ["git_status"],
+        "agent": ["ci"],
+        "period": ["quarter"],
+    }
     assert wanted in links
     assert all(link["agent"] == ["ci"] for link in links)
 
@@ -157,7 +231,9 @@ def test_it_reports_that_no_hour_of_the_period_is_counted(used: datetime, counte
     found = queries.usage(By.TOOL, period, now=used, wanted=Wanted())
     assert found.missing_from == period.since(used)
     Invocation.objects.filter(received_at__lt=found.live_from).delete()
-    assert queries.usage(By.TOOL, period, now=used, wanted=Wanted()).missing_from is None, "no call is missing"
+    assert queries.usage(By.TOOL, period, now=used, wanted=Wanted()).missing_from is None, (
+        "no call is missing"
+    )
 
 
 def test_it_is_narrowed_by_agent_and_by_name(client_of: ClientOf, used: datetime) -> None:
@@ -173,18 +249,26 @@ def test_the_file_has_every_row_and_no_formula(client_of: ClientOf, used: dateti
     Invocation.objects.bulk_create([call(500, used, tool="=1+1")])
     answer = client_of("viewer").get(reverse("usage:csv"), {"sort": "-errors"})
     lines = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))  # type: ignore[attr-defined]
-    assert (lines[0]["tool"], lines[0]["codes"], lines[0]["errors"]) == ("git_diff", "TOOL-ERROR 12", "12")
+    assert (lines[0]["tool"], lines[0]["codes"], lines[0]["errors"]) == (
+        "git_diff",
+        "TOOL-ERROR 12",
+        "12",
+    )
     assert "'=1+1" in {line["tool"] for line in lines}
 
 
-def test_what_fails_alike_is_one_line_until_payloads_are_forgotten(client_of: ClientOf, used: datetime) -> None:
+def test_what_fails_alike_is_one_line_until_payloads_are_forgotten(
+    client_of: ClientOf, used: datetime
+) -> None:
     def page(query: str = "") -> str:
         return client_of("viewer").get(reverse("usage:failures") + query).content.decode()
 
     html = page()
     assert "12\u00d7" in html
     assert "no branch &#x27;…&#x27; &lt;here&gt;" in html
-    assert html.count(f'href="{reverse("admin:mcpregistry_invocation_changelist")}use-') == 5, "examples"
+    assert html.count(f'href="{reverse("admin:mcpregistry_invocation_changelist")}use-') == 5, (
+        "examples"
+    )
     assert f'href="{reverse("admin:mcpregistry_invocation_change", args=["use-300"])}"' in html
     assert "No matches" in page("?server=time")
     assert "12\u00d7" in page("?search=branch&tool=git_diff")
@@ -212,8 +296,14 @@ def test_tools_that_fail_alike_share_one_row(used: datetime) -> None:
     assert (row.alike.count, row.alike.first, row.alike.last) == (5, times[0], times[4])
     assert [each.call for each in row.alike.examples][:2] == [made[4].pk, made[3].pk]
     assert len(row.alike.examples) == 5
-    (narrowed,) = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED")).rows
-    assert (narrowed.alike.count, narrowed.alike.first, narrowed.alike.last) == (1, times[1], times[1])
+    (narrowed,) = patterns(
+        queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED")
+    ).rows
+    assert (narrowed.alike.count, narrowed.alike.first, narrowed.alike.last) == (
+        1,
+        times[1],
+        times[1],
+    )
 
 
 def test_of_too_many_failures_the_newest_whole_hours_are_counted(
@@ -221,7 +311,14 @@ def test_of_too_many_failures_the_newest_whole_hours_are_counted(
 ) -> None:
     def failed(number: int, tool: str, hours: int) -> Invocation:
         at = used - timedelta(hours=hours)
-        return call(700 + number, at, tool=tool, state="tool_error", error_code="ODD", result=f"Odd thing {number}.")
+        return call(
+            700 + number,
+            at,
+            tool=tool,
+            state="tool_error",
+            error_code="ODD",
+            result=f"Odd thing {number}.",
+        )
 
     SpanFailure.objects.all().delete()
     Invocation.objects.bulk_create(failed(n, f"tool_{n % 2}", 20 + n // 2) for n in range(6))
@@ -237,10 +334,17 @@ def test_of_too_many_failures_the_newest_whole_hours_are_counted(
     assert ([each.alike.count for each in found.rows], found.cut) == ([6], None)
 
 
-def test_advice_is_worked_out_for_the_busiest_tools(used: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = [call(800 + n, used - timedelta(hours=2), tool="git_log", took=30_000.0) for n in range(60)]
+def test_advice_is_worked_out_for_the_busiest_tools(
+    used: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [
+        call(800 + n, used - timedelta(hours=2), tool="git_log", took=30_000.0) for n in range(60)
+    ]
     failing = {"state": "tool_error", "error_code": "ODD", "result": "Odd."}
-    rare = [call(900 + n, used - timedelta(hours=2), tool="git_diff", took=30_000.0, **failing) for n in range(40)]
+    rare = [
+        call(900 + n, used - timedelta(hours=2), tool="git_diff", took=30_000.0, **failing)
+        for n in range(40)
+    ]
     Invocation.objects.bulk_create([*slow, *rare])
     call_hours.count_due(used)
 
@@ -283,8 +387,15 @@ def test_over_rest_in_pages(client_of: ClientOf, used: datetime) -> None:
     first = client.get("/api/v1/usage", {"sort": "-p95", "limit": 2}).json()
     assert first.get("items"), first
     assert first["items"][0]["name"] == "git_log"
-    second = client.get("/api/v1/usage", {"sort": "-p95", "limit": 2, "cursor": first["next"]}).json()
-    assert {row["name"] for row in [*first["items"], *second["items"]]} == {"git_log", "git_status", "git_diff", ""}
+    second = client.get(
+        "/api/v1/usage", {"sort": "-p95", "limit": 2, "cursor": first["next"]}
+    ).json()
+    assert {row["name"] for row in [*first["items"], *second["items"]]} == {
+        "git_log",
+        "git_status",
+        "git_diff",
+        "",
+    }
     assert second["next"] is None
     (pattern,) = client.get("/api/v1/usage/failures", {"server": "git"}).json()["items"]
     assert (pattern["count"], pattern["code"]) == (12, "TOOL-ERROR")
@@ -306,7 +417,10 @@ def test_advice_needs_calls_enough_and_a_difference() -> None:
         return [each.kind for each in advice(tally, before=before, others=others)]
 
     quick = sums(100, 20)
-    assert kinds(sums(100, 5_000), quick, quick) == ["grown slower", "slower than its server's others"]
+    assert kinds(sums(100, 5_000), quick, quick) == [
+        "grown slower",
+        "slower than its server's others",
+    ]
     assert kinds(sums(29, 5_000), quick, quick) == []
     assert kinds(sums(100, 5_000), sums(29, 20), sums(29, 20)) == []
     assert kinds(sums(100, 150), quick, quick) == [], "less than people notice"
@@ -332,7 +446,8 @@ def definitions(by: By, used: datetime, **wanted: str) -> dict[str, int | None]:
 def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None:
     ci = people.agents["ci"]
     of_servers = {
-        slug: sum(tool.characters for tool in tool_sizes(slug) if tool.server == slug) for slug in ("time", "git")
+        slug: sum(tool.characters for tool in tool_sizes(slug) if tool.server == slug)
+        for slug in ("time", "git")
     }
     assert definitions(By.AGENT, used)["ci"] == round(of_servers["time"] / 4)
     grants.grant(agent=ci, server=people.servers["git"], actor="test")
@@ -357,10 +472,14 @@ def test_an_endpoint_carries_the_longest_list_of_any_agent(people: Site, used: d
     for endpoint in ("default", "readonly"):
         longest = max(lists.of_agent(slug, endpoint=endpoint) or 0 for slug in people.agents)
         assert lists.of_endpoint(endpoint) == longest > 0
-    assert definitions(By.ENDPOINT, used) == {"default": round((lists.of_endpoint("default") or 0) / 4)}
+    assert definitions(By.ENDPOINT, used) == {
+        "default": round((lists.of_endpoint("default") or 0) / 4)
+    }
 
 
-def test_an_agent_without_the_capability_carries_nothing_of_a_server(people: Site, used: datetime) -> None:
+def test_an_agent_without_the_capability_carries_nothing_of_a_server(
+    people: Site, used: datetime
+) -> None:
     agent = people.agents["local"]
     agent.capabilities = ["mcp_time::*"]
     save_agent(agent=agent, actor="test")
@@ -392,7 +511,9 @@ def test_an_expert_tool_counts_where_it_is_shown(people: Site, used: datetime) -
 
 
 @pytest.mark.exhaustive
-def test_definitions_of_an_agent_lead_to_its_context_bill(client_of: ClientOf, used: datetime) -> None:
+def test_definitions_of_an_agent_lead_to_its_context_bill(
+    client_of: ClientOf, used: datetime
+) -> None:
     html, _ = table(client_of, "?by=agent&endpoint=default")
     assert 'href="/admin/context-bill/?agent=ci&amp;endpoint=default"' in html
 
@@ -406,7 +527,11 @@ def test_advice_leads_to_the_calls_that_it_is_about(client_of: ClientOf, used: d
         )
     client = client_of("viewer")
     html = client.get(reverse("usage:index")).content.decode()
-    found = dict(re.findall(r'href="([^"]+)">(Slowest calls|Largest results|Failures)</a></span>', unescape(html)))
+    found = dict(
+        re.findall(
+            r'href="([^"]+)">(Slowest calls|Largest results|Failures)</a></span>', unescape(html)
+        )
+    )
     assert sorted(found.values()) == ["Failures", "Largest results", "Slowest calls"]
     orders = {"Slowest calls": "duration_ms", "Largest results": "result_bytes"}
     for address, label in found.items():

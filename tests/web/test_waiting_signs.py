@@ -22,7 +22,10 @@ def _held_call() -> str:
 
 
 def _batch() -> str:
-    calls = [hold("time", "get_current_time", {"query": "Europe/Oslo"}, agent=a, risk="low") for a in ("local", "ci")]
+    calls = [
+        hold("time", "get_current_time", {"query": "Europe/Oslo"}, agent=a, risk="low")
+        for a in ("local", "ci")
+    ]
     return reverse("approvals:alike", args=[calls[0].pk])
 
 
@@ -36,7 +39,10 @@ def _new_package() -> str:
 
 
 def _registry() -> str:
-    return reverse("admin:mcpregistry_registrysource_change", args=[RegistrySource.objects.get(slug="public").pk])
+    return reverse(
+        "admin:mcpregistry_registrysource_change",
+        args=[RegistrySource.objects.get(slug="public").pk],
+    )
 
 
 def _definitions() -> str:
@@ -65,10 +71,16 @@ _CLICK_AND_LOOK = """async (button) => {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES)
-def test_button_shows_waiting_before_the_answer_arrives(window_of: WindowOf, crowd: Site, case: str) -> None:
+def test_button_shows_waiting_before_the_answer_arrives(
+    window_of: WindowOf, crowd: Site, case: str
+) -> None:
     page, button, values = CASES[case]
-    window, unanswered = window_of("root", reduced_motion="reduce"), []
-    window.route("**", lambda route: unanswered.append(route) if _is_post(route.request) else route.continue_())
+    window = window_of("root", reduced_motion="reduce")
+    unanswered = []
+    window.route(
+        "**",
+        lambda route: unanswered.append(route) if _is_post(route.request) else route.continue_(),
+    )
     window.goto(page())
     for field, value in values.items():
         window.locator(f"[name={field}]").fill(value)

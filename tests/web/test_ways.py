@@ -1,4 +1,5 @@
-"""Where one is, and how far away everything is: headings follow the navigation, two links lead from the overview to each page."""
+"""Where one is, and how far away everything is: headings follow the navigation, two links lead from
+the overview to each page."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ from tests.web.conftest import ClientOf
 pytestmark = pytest.mark.one_database
 
 # Parts of pages, and addresses that only take what is sent to them.
-_NO_PAGES = {"mcpregistry_invocation_tail", "mcpregistry_invocation_filters", "mcpregistry_policyrule_starter"}
+_NO_PAGES = {
+    "mcpregistry_invocation_tail",
+    "mcpregistry_invocation_filters",
+    "mcpregistry_policyrule_starter",
+}
 # There is one configuration, and its list is its page.
 _ONE_RECORD = {"mcpregistry_configuration"}
 
@@ -32,7 +37,10 @@ def heading(client: Client, address: str) -> list[str]:
     text = client.get(address).content.decode()
     found = re.search(r"<h1.*?</h1>", text, re.S)
     assert found is not None, address
-    return [unescape(part).strip() for part in re.findall(r'class="sn-crumb(?:-last)?"[^>]*>([^<]*)<', found[0])]
+    return [
+        unescape(part).strip()
+        for part in re.findall(r'class="sn-crumb(?:-last)?"[^>]*>([^<]*)<', found[0])
+    ]
 
 
 def title(client: Client, address: str) -> str:
@@ -43,7 +51,8 @@ def title(client: Client, address: str) -> str:
 
 @pytest.mark.exhaustive
 def test_heading_names_area_list_record_and_action(people: Site, client_of: ClientOf) -> None:
-    client, row = client_of("admin"), Server.objects.get(slug="browser")
+    client = client_of("admin")
+    row = Server.objects.get(slug="browser")
     page = reverse("admin:mcpregistry_server_change", args=[row.pk])
     assert heading(client, reverse("admin:index")) == ["Overview"]
     assert heading(client, reverse("admin:auth_user_changelist")) == ["Site", "Users"]
@@ -52,11 +61,19 @@ def test_heading_names_area_list_record_and_action(people: Site, client_of: Clie
         "browser",
         "Confirm the launch of browser",
     ]
-    assert heading(client, f"{page.removesuffix('change/')}history/")[1:] == ["browser", "History of server browser"]
-    history = reverse("admin:mcpregistry_configuration_history", args=[Configuration.objects.get().pk])
+    assert heading(client, f"{page.removesuffix('change/')}history/")[1:] == [
+        "browser",
+        "History of server browser",
+    ]
+    history = reverse(
+        "admin:mcpregistry_configuration_history", args=[Configuration.objects.get().pk]
+    )
     assert heading(client, history)[-1] == "History of configuration of the site"
     assert heading(client, reverse("admin:mcpregistry_agent_add"))[1:] == ["Add agent"]
-    assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == ["Rules and limits", "Explain a decision"]
+    assert heading(client, reverse("admin:mcpregistry_policyrule_why")) == [
+        "Rules and limits",
+        "Explain a decision",
+    ]
     assert heading(client, reverse("admin:password_change")) == ["Password change"]
     assert heading(client, reverse("usage:failures")) == ["Record", "Failures"]
     assert title(client, page) == "browser - Servers | Slipsnisse"
@@ -73,7 +90,9 @@ def test_indexes_of_django_apps_lead_to_the_overview(people: Site, client_of: Cl
 
 
 def test_records_without_versions_offer_no_history(people: Site, client_of: ClientOf) -> None:
-    client, call, server = client_of("admin"), hold().call_id, Server.objects.earliest("pk").pk
+    client = client_of("admin")
+    call = hold().call_id
+    server = Server.objects.earliest("pk").pk
     shown = client.get(reverse("admin:mcpregistry_invocation_change", args=[call])).content.decode()
     assert reverse("admin:mcpregistry_invocation_history", args=[call]) not in shown
     shown = client.get(reverse("admin:mcpregistry_server_change", args=[server])).content.decode()
@@ -85,12 +104,18 @@ def test_each_page_of_the_admin_has_its_page_of_the_docs() -> None:
     urls = [url for model in admin.site._registry.values() for url in model.urls]
     names = {url.name for url in urls if url.name}
     entries = {page.url.removeprefix("admin:") for area in AREAS for page in area.pages}
-    names |= {name for name in entries if ":" not in name} | {"password_change", "history-version", "analyzer-apply"}
+    names |= {name for name in entries if ":" not in name} | {
+        "password_change",
+        "history-version",
+        "analyzer-apply",
+    }
     assert {name for name in names if not _of_admin(name)} == set()
 
 
 @pytest.mark.exhaustive
-def test_no_page_is_further_than_two_links_from_the_overview(people: Site, client_of: ClientOf) -> None:
+def test_no_page_is_further_than_two_links_from_the_overview(
+    people: Site, client_of: ClientOf
+) -> None:
     """Lists, forms and the pages of records; what is done with a record is linked from its page."""
     govern(people)
     client = client_of("root")
@@ -116,7 +141,11 @@ def _not_added() -> Iterator[type]:
 
     request = RequestFactory().get("/")
     request.user = User.objects.get(username="root")
-    yield from (model for model, shown in admin.site._registry.items() if not shown.has_add_permission(request))
+    yield from (
+        model
+        for model, shown in admin.site._registry.items()
+        if not shown.has_add_permission(request)
+    )
 
 
 def _takes_nothing(name: str) -> bool:
@@ -131,7 +160,11 @@ def _links(client: Client, address: str) -> set[str]:
         return set()
     found = re.findall(r'<a\b[^>]*?href="([^"#][^"]*)"', answer.content.decode())
     there = (urlsplit(urljoin(address, unescape(each))) for each in found)
-    return {each.path for each in there if not each.netloc and not each.path.startswith(("/docs/", "/static/"))}
+    return {
+        each.path
+        for each in there
+        if not each.netloc and not each.path.startswith(("/docs/", "/static/"))
+    }
 
 
 def _names(addresses: set[str]) -> set[str]:
@@ -142,8 +175,11 @@ def _names(addresses: set[str]) -> set[str]:
     return found
 
 
-def test_page_that_asks_before_a_deletion_lists_no_nameless_rows(people: Site, client_of: ClientOf) -> None:
-    client, user = client_of("root"), people.people["approver"]
+def test_page_that_asks_before_a_deletion_lists_no_nameless_rows(
+    people: Site, client_of: ClientOf
+) -> None:
+    client = client_of("root")
+    user = people.people["approver"]
     shown = client.get(reverse("admin:auth_user_delete", args=[user.pk])).content.decode()
     assert "User_groups object" not in shown
     assert "relationship" not in shown

@@ -15,16 +15,21 @@ pytestmark = pytest.mark.one_database
 
 
 def test_what_waits_for_its_caller_is_not_said_to_run(client_of: ClientOf) -> None:
-    """Its caller was told to come back and has gone: nothing runs until the same call comes again."""
-    held, client = hold(), client_of("approver")
+    """Its caller was told to come back and has gone: nothing runs until the same call comes
+    again."""
+    held = hold()
+    client = client_of("approver")
     held_calls.away(request_id=held.pk, caller=held.call_id)
     decide(client, held, "approve", reason="fine")
     text = plain(seen(client, address(held)))
     assert (
-        "It has not run, because its caller disconnected. It runs if the caller makes the same call again until" in text
+        "It has not run, because its caller disconnected. It runs if the caller makes the same call again until"
+        in text
     )
     assert "runs now" not in text
-    record = plain(seen(client, reverse("admin:mcpregistry_invocation_change", args=[held.call_id])))
+    record = plain(
+        seen(client, reverse("admin:mcpregistry_invocation_change", args=[held.call_id]))
+    )
     assert "Not sent yet It has not run, because its caller disconnected" in record
     assert "being made" not in record
     task = hold(waiting_as="task", arguments={"query": "other"})

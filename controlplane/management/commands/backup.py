@@ -22,11 +22,17 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("directory", metavar="DIR", help="Folder for the file. It is created if it does not exist.")
+        parser.add_argument(
+            "directory",
+            metavar="DIR",
+            help="Folder for the file. It is created if it does not exist.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            path, rows = dumping.save(Path(options["directory"]), passphrase.ask(new=True), self.stderr.write)
+            path, rows = dumping.save(
+                Path(options["directory"]), passphrase.ask(new=True), self.stderr.write
+            )
         except SlipsnisseError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(

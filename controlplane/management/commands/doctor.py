@@ -13,7 +13,8 @@ from controlplane import doctor, env
 
 
 class Command(BaseCommand):
-    """Prints the findings of ``controlplane.doctor``; with ``--env``, every environment variable."""
+    """Prints the findings of ``controlplane.doctor``; with ``--env``, every environment
+    variable."""
 
     help = (
         "Examines a running site: settings, keys, database, migrations, broker, worker and more. "
@@ -22,7 +23,11 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # ours are part of the examination
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--env", action="store_true", help="Print every environment variable that the site reads.")
+        parser.add_argument(
+            "--env",
+            action="store_true",
+            help="Print every environment variable that the site reads.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["env"]:
@@ -40,7 +45,11 @@ class Command(BaseCommand):
     def _print_variables(self) -> None:
         for variable in env.TABLE:
             state = "set" if _is_set(variable.name) else "default"
-            value = "(secret)" if variable.secret and state == "set" else env.text(variable.name) or "(empty)"
+            value = (
+                "(secret)"
+                if variable.secret and state == "set"
+                else env.text(variable.name) or "(empty)"
+            )
             self.stdout.write(f"{variable.name}={value}  [{state}]\n    {variable.about}")
 
 

@@ -1,4 +1,5 @@
-"""``manage.py exportconfig``, and with ``--all`` the whole configuration of the site as one document."""
+"""``manage.py exportconfig``, and with ``--all`` the whole configuration of the site as one
+document."""
 
 from __future__ import annotations
 
@@ -46,12 +47,21 @@ class Command(exportconfig.Command):
         secrets = Secrets()
         try:
             data = writing.document(secrets)
-            sealed = writing.sealed_secrets(secrets, passphrase.ask(new=True)) if options["secrets"] else None
+            sealed = (
+                writing.sealed_secrets(secrets, passphrase.ask(new=True))
+                if options["secrets"]
+                else None
+            )
         except SlipsnisseError as error:
             raise CommandError(str(error)) from error
         if sealed is not None:
             self._keep(Path(options["secrets"]), sealed)
-            audit.record(kind="secrets.exported", actor=exportconfig.ACTOR, subject="site", count=len(secrets.found))
+            audit.record(
+                kind="secrets.exported",
+                actor=exportconfig.ACTOR,
+                subject="site",
+                count=len(secrets.found),
+            )
         elif secrets.found:
             self.stderr.write(
                 f"The file contains only the names of {len(secrets.found)} secrets. To write them to an encrypted file, use "
@@ -64,5 +74,9 @@ class Command(exportconfig.Command):
             write_file(path, json.dumps(sealed, indent=2) + "\n")
             path.chmod(0o600)
         except OSError as error:
-            raise CommandError(f"{path} cannot be written: {error.strerror}. Choose another path.") from None
-        self.stderr.write(f"{path} was written. It contains the secrets, encrypted with the passphrase.")
+            raise CommandError(
+                f"{path} cannot be written: {error.strerror}. Choose another path."
+            ) from None
+        self.stderr.write(
+            f"{path} was written. It contains the secrets, encrypted with the passphrase."
+        )

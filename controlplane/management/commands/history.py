@@ -1,4 +1,5 @@
-"""``manage.py history``: versions of records, one put back, and the whole configuration as of a time."""
+"""``manage.py history``: versions of records, one put back, and the whole configuration as of a
+time."""
 
 from __future__ import annotations
 
@@ -36,22 +37,36 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "record", nargs="?", default="", metavar="KIND[/NAME]",
+            "record",
+            nargs="?",
+            default="",
+            metavar="KIND[/NAME]",
             help="Kind and name as in `exportconfig --all`, for example servers/git or rules. Default: all records.",
-        )  # fmt: skip
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument(
-            "--show", type=int, metavar="NUMBER", help="Show one version, and what restoring it would change."
+            "--show",
+            type=int,
+            metavar="NUMBER",
+            help="Show one version, and what restoring it would change.",
         )
-        what.add_argument("--restore", type=int, metavar="NUMBER", help="Restore this version of the kind.")
+        what.add_argument(
+            "--restore", type=int, metavar="NUMBER", help="Restore this version of the kind."
+        )
         what.add_argument(
             "--as-of",
             metavar="TIME",
             help="Restore the whole configuration at this time, for example 2026-11-21T12:00, in the site's time zone.",
         )
-        parser.add_argument("--apply", action="store_true", help="With --restore or --as-of: make the changes.")
         parser.add_argument(
-            "--limit", type=int, default=20, metavar="N", help="Maximum number of versions to show. Default: 20."
+            "--apply", action="store_true", help="With --restore or --as-of: make the changes."
+        )
+        parser.add_argument(
+            "--limit",
+            type=int,
+            default=20,
+            metavar="N",
+            help="Maximum number of versions to show. Default: 20.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -63,7 +78,9 @@ class Command(BaseCommand):
     def _answer(self, options: dict[str, Any]) -> None:
         number = options["restore"] if options["show"] is None else options["show"]
         if options["apply"] and options["restore"] is None and not options["as_of"]:
-            raise ConfigInvalid("--apply has nothing to apply.", remedy="Add --restore NUMBER or --as-of TIME.")
+            raise ConfigInvalid(
+                "--apply has nothing to apply.", remedy="Add --restore NUMBER or --as-of TIME."
+            )
         section, _, name = options["record"].partition("/")
         if options["as_of"]:
             if section:
@@ -89,10 +106,14 @@ class Command(BaseCommand):
 
     def _many(self, rows: Sequence[Any]) -> None:
         for row, name in zip(rows, listing.names_of(rows), strict=True):
-            who = f"{row.history_user or 'the site'}, {printable(row.history_change_reason or '', 100)}".rstrip(", ")
+            who = f"{row.history_user or 'the site'}, {printable(row.history_change_reason or '', 100)}".rstrip(
+                ", "
+            )
             what = row.get_history_type_display().lower()
             place = f"{listing.section_of(row)}/{printable(name, _VALUE)}"
-            self.stdout.write(f"{_time(row.history_date)}  {row.history_id:>6}  {place}: {what} ({who})")
+            self.stdout.write(
+                f"{_time(row.history_date)}  {row.history_id:>6}  {place}: {what} ({who})"
+            )
         if not rows:
             self.stdout.write(_NONE)
 
@@ -105,7 +126,9 @@ class Command(BaseCommand):
     def _tell(self, version: Version) -> None:
         whence = f", {printable(version.whence, 100)}" if version.whence else ""
         who = f"{version.by or 'the site'}{whence}"
-        self.stdout.write(f"{_time(version.at)}  {version.number:>6}  {version.what.lower()} ({who})")
+        self.stdout.write(
+            f"{_time(version.at)}  {version.number:>6}  {version.what.lower()} ({who})"
+        )
         for field, before, after in version.changes:
             told = [printable(value, _VALUE) or "empty" for value in (before, after)]
             self.stdout.write(f"{'':29}{printable(field, 100)}: {told[0]} -> {told[1]}")
@@ -116,7 +139,9 @@ class Command(BaseCommand):
             raise NotFound(
                 f'Version {number} of {kind.section} belongs to "{printable(listing.names_of([row])[0], _VALUE)}", not to '
                 f'"{printable(name, _VALUE)}".',
-                remedy=error_texts.list_with(f"`manage.py history {kind.section}/{printable(name, _VALUE)}`"),
+                remedy=error_texts.list_with(
+                    f"`manage.py history {kind.section}/{printable(name, _VALUE)}`"
+                ),
             )
         if options["show"] is not None:
             self._tell(words)
@@ -139,12 +164,20 @@ class Command(BaseCommand):
         if proposal.empty:
             self.stdout.write("There is nothing to change.")
         elif not apply:
-            self.stdout.write("Nothing was changed. To make these changes, use --restore or --as-of with --apply.")
+            self.stdout.write(
+                "Nothing was changed. To make these changes, use --restore or --as-of with --apply."
+            )
         else:
             carry_out(items, actor=ACTOR, shown=proposal.shown, reason=reason)
             report = proposal.report
-            parts = ((report.changed, "changed"), (report.made, "added again"), (report.removed, "deleted"))
-            self.stdout.write(f"Restored: {', '.join(f'{len(rows)} {word}' for rows, word in parts if rows)}.")
+            parts = (
+                (report.changed, "changed"),
+                (report.made, "added again"),
+                (report.removed, "deleted"),
+            )
+            self.stdout.write(
+                f"Restored: {', '.join(f'{len(rows)} {word}' for rows, word in parts if rows)}."
+            )
 
     def _print(self, proposal: Proposal) -> None:
         for line in [] if proposal.empty else proposal.lines:

@@ -1,4 +1,5 @@
-"""``manage.py importconfig``, and of a document that ``exportconfig --all`` made the whole configuration of the site."""
+"""``manage.py importconfig``, and of a document that ``exportconfig --all`` made the whole
+configuration of the site."""
 
 from __future__ import annotations
 
@@ -18,22 +19,25 @@ from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.management.commands import importconfig
 
-_LARGEST, _MOST_VALUES = (
-    256 * 1024 * 1024,
-    5_000_000,
-)  # of a site with many thousand tools; whoever names it has a shell
+# of a site with many thousand tools; whoever names it has a shell
+_LARGEST = 256 * 1024 * 1024
+_MOST_VALUES = 5_000_000
 _SHOWN = 20
 
 
 class Command(importconfig.Command):
-    """As the registry's own, for files of servers; one of a whole site is known by its first line."""
+    """As the registry's own, for files of servers; one of a whole site is known by its first
+    line."""
 
     help = f"{importconfig.Command.help} A file of `exportconfig --all` configures the whole site."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "--secrets", default="", metavar="PATH", help="For a whole site: file that `exportconfig --secrets` wrote."
+            "--secrets",
+            default="",
+            metavar="PATH",
+            help="For a whole site: file that `exportconfig --secrets` wrote.",
         )
         parser.add_argument(
             "--confirm",
@@ -46,7 +50,9 @@ class Command(importconfig.Command):
         """Import what was read; whether all of it was taken."""
         if not _is_whole(raw):
             if self.options["secrets"] or self.options["confirm"]:
-                raise CommandError("--secrets and --confirm require a file that was written by `exportconfig --all`.")
+                raise CommandError(
+                    "--secrets and --confirm require a file that was written by `exportconfig --all`."
+                )
             return super()._once(raw, path)
         if self.options["watch"] or self.options["check"] or self.options["on_conflict"]:
             raise CommandError(
@@ -69,17 +75,24 @@ class Command(importconfig.Command):
         before = _shown() if trial else ""
         after: list[str] = []
         report = reading.take(
-            document, self._secrets(), confirm=self.options["confirm"], save=not trial,
+            document,
+            self._secrets(),
+            confirm=self.options["confirm"],
+            save=not trial,
             after=(lambda: after.append(_shown())) if trial else (lambda: None),
-        )  # fmt: skip
+        )
         if trial:
-            lines = difflib.unified_diff(before.splitlines(True), after[0].splitlines(True), "this site", name)
+            lines = difflib.unified_diff(
+                before.splitlines(True), after[0].splitlines(True), "this site", name
+            )
             self.stdout.write("".join(lines) or "Nothing would change.\n", ending="")
         for note in report.notes:
             self.stderr.write(note)
         if report.kept:
             more = ", …" if len(report.kept) > _SHOWN else ""
-            self.stdout.write(f"Not in the file, and kept unchanged: {', '.join(report.kept[:_SHOWN])}{more}.")
+            self.stdout.write(
+                f"Not in the file, and kept unchanged: {', '.join(report.kept[:_SHOWN])}{more}."
+            )
         self.stdout.write(
             f"{name}: {len(report.made)} added, {len(report.changed)} changed{' (not saved)' if trial else ''}."
         )
@@ -88,7 +101,9 @@ class Command(importconfig.Command):
         path = self.options["secrets"]
         if not path:
             return {}
-        return writing.opened_secrets(text.load(self._read(Path(path)), path), passphrase.ask(new=False))
+        return writing.opened_secrets(
+            text.load(self._read(Path(path)), path), passphrase.ask(new=False)
+        )
 
 
 def _is_whole(raw: bytes) -> bool:

@@ -28,13 +28,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "url", metavar="DATABASE_URL", help="postgres://… or sqlite:///…, or - to read it from standard input."
+            "url",
+            metavar="DATABASE_URL",
+            help="postgres://… or sqlite:///…, or - to read it from standard input.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         url = sys.stdin.readline().strip() if options["url"] == "-" else options["url"]
         if not url.startswith(("postgres://", "postgresql://", "sqlite:///")):
-            raise CommandError("The address is not valid: it must start with postgres:// or sqlite:///.")
+            raise CommandError(
+                "The address is not valid: it must start with postgres:// or sqlite:///."
+            )
         self._refuse_while_it_runs()
         once = secrets.token_urlsafe(32)
         command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "restore", "-"]
@@ -42,13 +46,16 @@ class Command(BaseCommand):
         with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as other:  # noqa: S603  ourselves
             self._send(other, once)
         if other.returncode:
-            raise CommandError("Nothing was moved. The reason is shown above. The current database was not changed.")
+            raise CommandError(
+                "Nothing was moved. The reason is shown above. The current database was not changed."
+            )
         self.stdout.write(
             "Moved. Set DATABASE_URL to the new database, then start the site. The old database was not changed."
         )
 
     def _refuse_while_it_runs(self) -> None:
-        """Before anything is started. The other process takes the lock and keeps it, or says the same."""
+        """Before anything is started. The other process takes the lock and keeps it, or says the
+        same."""
         try:
             with only_one(settings.VAR_DIR):
                 pass

@@ -22,7 +22,8 @@ _SHOWN = 20
 
 
 class Command(BaseCommand):
-    """Loads the file, brings it to this release, and proves the records; exit code 1 if they do not hold together."""
+    """Loads the file, brings it to this release, and proves the records; exit code 1 if they do not
+    hold together."""
 
     help = (
         "Restores a site from a backup to the database of DATABASE_URL (or in SLIPSNISSE_VAR), which must be empty. "
@@ -31,7 +32,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "file", metavar="FILE", help="File that `manage.py backup` created, or - for standard input."
+            "file",
+            metavar="FILE",
+            help="File that `manage.py backup` created, or - for standard input.",
         )
         parser.add_argument(
             "--accept-older-log",

@@ -22,9 +22,7 @@ _FLAGS = {
 class Command(BaseCommand):
     """``manage.py runheadends``."""
 
-    help = (
-        "Serves headends (expert tools as models and as a service) on ports of their own. A worker must run elsewhere."
-    )
+    help = "Serves headends (expert tools as models and as a service) on ports of their own. A worker must run elsewhere."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -39,17 +37,24 @@ class Command(BaseCommand):
             help="Address to listen on. Default: 127.0.0.1, which only this machine can reach.",
         )
         parser.add_argument(
-            "--port", type=_port, default=8010, help="Port of the headends without a port of their own. Default: 8010."
+            "--port",
+            type=_port,
+            default=8010,
+            help="Port of the headends without a port of their own. Default: 8010.",
         )
         for flag, kind in _FLAGS.items():
             parser.add_argument(
-                f"--{flag}-concurrency", type=_number, metavar="N",
+                f"--{flag}-concurrency",
+                type=_number,
+                metavar="N",
                 help=f"Maximum number of runs at the same time of each {kind.label.split(':')[0]} headend. Default: its own limit.",
-            )  # fmt: skip
+            )
 
     def handle(self, *args: Any, **options: Any) -> None:
         ports = ports_of(options["headends"], options["port"])
-        LIMITS.update({kind: n for flag, kind in _FLAGS.items() if (n := options[f"{flag}_concurrency"])})
+        LIMITS.update(
+            {kind: n for flag, kind in _FLAGS.items() if (n := options[f"{flag}_concurrency"])}
+        )
         sockets = [_bound(options["host"], port) for port in ports]
         for port, names in ports.items():
             host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
@@ -58,7 +63,8 @@ class Command(BaseCommand):
 
 
 def ports_of(named: list[str], port: int) -> dict[int, frozenset[str]]:
-    """The names of headends by their ports; an empty set means all. Raises CommandError for an unknown name."""
+    """The names of headends by their ports; an empty set means all. Raises CommandError for an
+    unknown name."""
     if not named:
         return {port: frozenset()}
     known = set(Headend.objects.filter(enabled=True).values_list("slug", flat=True))
@@ -86,7 +92,9 @@ def serve(sockets: list[socket.socket], ports: Mapping[int, frozenset[str]]) -> 
 
 def _bound(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
         raise CommandError(
             f"Port {port} at {host} cannot be used: {error.strerror}. Choose another with --port."

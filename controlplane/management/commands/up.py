@@ -1,8 +1,9 @@
 """``manage.py up``: a whole site from one command: web, worker, clock and broker.
 
-The order is what makes the start quick: the web processes load while this one migrates, and serve as soon
-as it is done. The worker follows then, since the first question to an expert tool waits for nothing longer than for it;
-the clock when that has had the processor for itself for a while. Children are started from the main thread only (see ``children``).
+The order is what makes the start quick: the web processes load while this one migrates, and serve
+as soon as it is done. The worker follows then, since the first question to an expert tool waits for
+nothing longer than for it; the clock when that has had the processor for itself for a while.
+Children are started from the main thread only (see ``children``).
 """
 
 from __future__ import annotations
@@ -29,36 +30,47 @@ from controlplane.supervisor import Supervisor
 from mcpregistry.services.upkeep import completeness
 
 PATIENCE = 15  # seconds that children get to finish what they do
-# Seconds for the children, and then for the broker, of a site that is stopped while it starts: what it does then, such as
-# the tests of the demo's servers, the next start does anew. Together within ten, however busy the machine is.
+# Seconds for the children, and then for the broker, of a site that is stopped while it starts: what
+# it does then, such as the tests of the demo's servers, the next start does anew. Together within
+# ten, however busy the machine is.
 WHILE_STARTING = (6.0, 3.0)
-# Seconds after the first page: its first tick comes later anyway, and loading it would take as long from the worker.
+# Seconds after the first page: its first tick comes later anyway, and loading it would take as long
+# from the worker.
 CLOCK_AFTER = 4.0
 
 Result = TypeVar("Result")
 
 
 class Stop(Exception):
-    """Somebody wants the site to end: raised where this command waits, never out of a signal handler."""
+    """Somebody wants the site to end: raised where this command waits, never out of a signal
+    handler."""
 
 
 class Command(BaseCommand):
-    """Starts the processes of ``controlplane.site`` in order and tends them until a signal arrives."""
+    """Starts the processes of ``controlplane.site`` in order and tends them until a signal
+    arrives."""
 
     help = "Runs the whole site: web, worker, scheduler and (unless CELERY_BROKER_URL is set) the embedded broker."
-    requires_system_checks: list[str] = []  # only ours, below: Django's own take longer than the start
+    # only ours, below: Django's own take longer than the start
+    requires_system_checks: list[str] = []
     _new_password = False
     _worker: Thread | None = None
     _started = False
     _clock = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: this machine only.")
-        parser.add_argument("--port", type=int, default=8000, help="Port to listen on. Default: 8000.")
         parser.add_argument(
-            "--workers", type=int, metavar="N",
+            "--host", default="127.0.0.1", help="Address to listen on. Default: this machine only."
+        )
+        parser.add_argument(
+            "--port", type=int, default=8000, help="Port to listen on. Default: 8000."
+        )
+        parser.add_argument(
+            "--workers",
+            type=int,
+            metavar="N",
             help="Number of web processes. Default: one for each core, up to 4, on PostgreSQL; 1 on SQLite.",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--new-password",
             action="store_true",
@@ -68,7 +80,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         os.umask(0o077)
         try:
-            with site.only_one(settings.VAR_DIR), site.listen(options["host"], options["port"]) as listener:
+            with (
+                site.only_one(settings.VAR_DIR),
+                site.listen(options["host"], options["port"]) as listener,
+            ):
                 self._check(options["host"])
                 self._new_password = options["new_password"]
                 self._run(listener, max(1, options["workers"] or site.web_processes()))
@@ -100,7 +115,8 @@ class Command(BaseCommand):
         self._leave()
 
     def patience(self) -> tuple[float, float]:
-        """Seconds that a stop gives the children, and then the broker: a site that has started may have calls in hand."""
+        """Seconds that a stop gives the children, and then the broker: a site that has started may
+        have calls in hand."""
         whole = settings.GRACE_SECONDS + PATIENCE
         return (whole, whole) if self._started else WHILE_STARTING
 
@@ -111,10 +127,14 @@ class Command(BaseCommand):
         if any(problem.is_serious() for problem in problems):
             raise site.StartError("The site was not started. The reasons are listed above.")
         if host not in {"127.0.0.1", "localhost", "::1"}:
-            self._say("up", f"listening on {host}: other machines can connect, using the names in SLIPSNISSE_HOSTS")
+            self._say(
+                "up",
+                f"listening on {host}: other machines can connect, using the names in SLIPSNISSE_HOSTS",
+            )
 
     def _prepare_environment(self, listener: socket.socket) -> str:
-        """Children inherit what only we know: the address, and that a person reads their lines. Returns the address."""
+        """Children inherit what only we know: the address, and that a person reads their lines.
+        Returns the address."""
         own = f"http://127.0.0.1:{listener.getsockname()[1]}"
         address.remember(settings.VAR_DIR, own)
         os.environ["SLIPSNISSE_URL"] = env.text("SLIPSNISSE_URL") or own
@@ -124,13 +144,15 @@ class Command(BaseCommand):
         return env.text("SLIPSNISSE_URL").rstrip("/")
 
     def _tend(self, wait: float) -> None:
-        """Look after the children for at most ``wait`` seconds. Raises Stop once a signal has come."""
+        """Look after the children for at most ``wait`` seconds. Raises Stop once a signal has
+        come."""
         self._supervisor.tend(wait)
         if self._signals.stop:
             raise Stop
 
     def _meanwhile(self, work: Callable[[], Result]) -> Result:
-        """What ``work`` returns or raises, done in a thread so that children are tended and a stop is heard."""
+        """What ``work`` returns or raises, done in a thread so that children are tended and a stop
+        is heard."""
         done: Future[Result] = Future()
         self._worker = Thread(target=lambda: _settle(done, work), daemon=True)
         self._worker.start()
@@ -139,16 +161,19 @@ class Command(BaseCommand):
         return done.result()
 
     def _leave(self) -> None:
-        """End this process though a thread may still be at the database: what it has not committed is rolled back.
+        """End this process though a thread may still be at the database: what it has not committed
+        is rolled back.
 
-        The interpreter's own end would wait for nobody, and may crash over a thread that just prints.
+        The interpreter's own end would wait for nobody, and may crash over a thread that just
+        prints.
         """
         if self._worker is not None and self._worker.is_alive():
             self.stdout.flush()
             os._exit(0)
 
     def _open(self, listener: socket.socket, workers: int) -> str | None:
-        """Until the first page can be seen. Returns the new administrator's password, if there is one."""
+        """Until the first page can be seen. Returns the new administrator's password, if there is
+        one."""
         supervisor = self._supervisor
         if not env.text("CELERY_BROKER_URL"):
             self._say("up", "starting the broker (Valkey)")
@@ -161,7 +186,8 @@ class Command(BaseCommand):
         os.close(opener)
         os.close(gate)
         for number in range(1, workers + 1):
-            supervisor.start(site.web(number, listener.fileno()))  # from now on a restart waits for nothing
+            # from now on a restart waits for nothing
+            supervisor.start(site.web(number, listener.fileno()))
         self._say("up", "starting the worker")
         supervisor.start(site.worker())
         probe = site.Probe(listener)
@@ -170,10 +196,14 @@ class Command(BaseCommand):
         return password
 
     def _prepare_database(self) -> str | None:
-        """Migrate and see to it that there is an administrator; the password, if it is to be shown."""
+        """Migrate and see to it that there is an administrator; the password, if it is to be
+        shown."""
         missing = health.unapplied_migrations()
         if missing or completeness.interrupted():
-            self._say("up", f"bringing the database up to date ({len(missing)} migrations, triggers, roles)")
+            self._say(
+                "up",
+                f"bringing the database up to date ({len(missing)} migrations, triggers, roles)",
+            )
             call_command("migrate", verbosity=0, interactive=False, skip_checks=True)
         password = first_run.create_admin(self._unshown)
         if password is None and self._new_password:
@@ -184,14 +214,17 @@ class Command(BaseCommand):
     def _finish(self, url: str, password: str | None) -> None:
         """What to do next; on a first run also what makes an empty site useful.
 
-        What is noted as unshown is struck off only after it was printed: a start that is stopped before that has
-        shown it to nobody, and the next one makes it anew.
+        What is noted as unshown is struck off only after it was printed: a start that is stopped
+        before that has shown it to nobody, and the next one makes it anew.
         """
         if self._unshown.demo:
-            self._start_clock()  # at once: it sends messages of the demo's tests again that a stopped start has lost
+            # at once: it sends messages of the demo's tests again that a stopped start has lost
+            self._start_clock()
         filled = self._meanwhile(self._fill) if self._unshown.demo else None
         if password:
-            self.stdout.write(f"\nUser name:  {first_run.ADMIN}\nPassword, shown only once:  {password}\n")
+            self.stdout.write(
+                f"\nUser name:  {first_run.ADMIN}\nPassword, shown only once:  {password}\n"
+            )
         self.stdout.write(f"\n{first_run.next_steps(url, filled.token if filled else None)}\n\n")
         self.stdout.flush()
         self._unshown.shown(demo=filled is not None)
@@ -209,7 +242,8 @@ class Command(BaseCommand):
         return first_run.fill(lambda line: self._say("up", line))
 
     def _say(self, name: str, line: str) -> None:
-        """One line of a child, or our own. A record in JSON names its process itself and stays parsable."""
+        """One line of a child, or our own. A record in JSON names its process itself and stays
+        parsable."""
         bare = line.startswith("{") and not sys.stdout.isatty()
         self.stdout.write(line if bare else f"{name:<7}| {line}")
         self.stdout.flush()
@@ -225,8 +259,9 @@ def _settle(done: Future[Result], work: Callable[[], Result]) -> None:
 class _Signals:
     """Notes SIGINT, SIGTERM and SIGHUP: the first asks for a stop, the second for a hurried one.
 
-    A handler must not raise: the exception comes out of whatever the main thread is doing, and where that is
-    a callback whose errors Python ignores (logging's hook at fork, a finaliser), the stop would be lost.
+    A handler must not raise: the exception comes out of whatever the main thread is doing, and
+    where that is a callback whose errors Python ignores (logging's hook at fork, a finaliser), the
+    stop would be lost.
     """
 
     def __init__(self) -> None:
@@ -236,4 +271,5 @@ class _Signals:
             signal.signal(number, self._arrived)
 
     def _arrived(self, *_: object) -> None:
-        self.stop, self.hurry = True, self.stop
+        self.hurry = self.stop
+        self.stop = True

@@ -1,7 +1,9 @@
-"""Setting a server up, in five steps from what a README says to its first call; and whole files, imported.
+"""Setting a server up, in five steps from what a README says to its first call; and whole files,
+imported.
 
-The first page reads what is pasted; the others belong to a server, and which of them comes next is read off its rows
-(``queries.setting_up``). So the way can be left anywhere and taken up again, also by somebody else.
+The first page reads what is pasted; the others belong to a server, and which of them comes next is
+read off its rows (``queries.setting_up``). So the way can be left anywhere and taken up again, also
+by somebody else.
 """
 
 from __future__ import annotations

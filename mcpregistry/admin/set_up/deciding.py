@@ -1,4 +1,5 @@
-"""What the step of the definitions shows of each tool and of the proposed rules, and what a person chose of it."""
+"""What the step of the definitions shows of each tool and of the proposed rules, and what a person
+chose of it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _DESTROYING = 2  # the number of the proposed rule that may deny instead of ask
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tool that waits. ``calm``: the scanner has read it and raised no alarm, so approving it is proposed.
+    """One tool that waits. ``calm``: the scanner has read it and raised no alarm, so approving it
+    is proposed.
 
     ``repairs``: what hosts get in another form than the server's.
     """
@@ -38,7 +40,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A proposed rule. ``unanswered``: why nobody could answer what it asks yet; ``deniable``: it may deny instead."""
+    """A proposed rule. ``unanswered``: why nobody could answer what it asks yet; ``deniable``: it
+    may deny instead."""
 
     number: int
     rule: PolicyRule
@@ -56,7 +59,9 @@ def _entry(tool: Tool, definition: Definition) -> Entry:
     findings = [each for each in definition.findings if each.where != f"/{INSTRUCTIONS}"]
     calm = definition.scanner == VERSION and definition.severity < Severity.ALARM
     own = listing(data)
-    return Entry(tool, definition, own, findings, _claims(data), calm, compare_members(tool.kind, own))
+    return Entry(
+        tool, definition, own, findings, _claims(data), calm, compare_members(tool.kind, own)
+    )
 
 
 def _claims(data: dict[str, Any]) -> list[str]:
@@ -67,13 +72,18 @@ def _claims(data: dict[str, Any]) -> list[str]:
         WORDS[name][0].lower() if given[hint] else f"not {WORDS[name][0].lower()}"
         for name, hint in HINTS.items()
         if isinstance(given.get(hint), bool)
-    ]  # fmt: skip
+    ]
 
 
 def instructions_of(tools: Iterable[Tool]) -> str:
     """What the server tells every model that uses it."""
     return next(
-        (str(tool.latest.data[INSTRUCTIONS]) for tool in tools if tool.latest and INSTRUCTIONS in tool.latest.data), ""
+        (
+            str(tool.latest.data[INSTRUCTIONS])
+            for tool in tools
+            if tool.latest and INSTRUCTIONS in tool.latest.data
+        ),
+        "",
     )
 
 
@@ -83,7 +93,10 @@ def rules_of(request: HttpRequest, server: Server) -> list[Proposed]:
         return []
     return [
         Proposed(
-            number, rule, setting_up.unanswered(rule) if rule.outcome == Outcome.ASK else "", number == _DESTROYING
+            number,
+            rule,
+            setting_up.unanswered(rule) if rule.outcome == Outcome.ASK else "",
+            number == _DESTROYING,
         )
         for number, rule in enumerate(setting_up.proposed_rules(server))
     ]
@@ -94,16 +107,22 @@ def _may_rule(request: HttpRequest) -> bool:
 
 
 def chosen_rules(request: HttpRequest, server: Server) -> list[PolicyRule]:
-    """Those that were left ticked; what may destroy is denied instead of asked about where the person said so."""
+    """Those that were left ticked; what may destroy is denied instead of asked about where the
+    person said so."""
     chosen = []
     for number, rule in enumerate(setting_up.possible_rules(server) if _may_rule(request) else ()):
         if str(number) in request.POST.getlist("rule"):
             if number == _DESTROYING and request.POST.get("destroying") == Outcome.DENY:
-                rule.outcome, rule.name = Outcome.DENY.value, f"{server.slug}: destroying is denied"
+                rule.outcome = Outcome.DENY.value
+                rule.name = f"{server.slug}: destroying is denied"
             chosen.append(rule)
     return chosen
 
 
 def numbers(request: HttpRequest, name: str) -> list[int]:
     """The ids that were ticked under this name."""
-    return [int(text) for text in request.POST.getlist(name) if text.isascii() and text.isdecimal() and len(text) < 19]
+    return [
+        int(text)
+        for text in request.POST.getlist(name)
+        if text.isascii() and text.isdecimal() and len(text) < 19
+    ]

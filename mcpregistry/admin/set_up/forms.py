@@ -1,4 +1,5 @@
-"""The forms of setting a server up: what is pasted, the words that were read from it, who may use it."""
+"""The forms of setting a server up: what is pasted, the words that were read from it, who may use
+it."""
 
 from __future__ import annotations
 
@@ -55,13 +56,18 @@ class PasteForm(forms.Form):
 
 
 class PairsField(forms.CharField):
-    """NAME=value or Name: value, one a line; for values that are no secrets, or name one. Cleans to ``dict[str, str]``."""
+    """NAME=value or Name: value, one a line; for values that are no secrets, or name one. Cleans to
+    ``dict[str, str]``."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(widget=lines_widget(3, ""), required=False, strip=False, **kwargs)
 
     def prepare_value(self, value: Any) -> Any:
-        return "\n".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else value
+        return (
+            "\n".join(f"{name}={text}" for name, text in value.items())
+            if isinstance(value, dict)
+            else value
+        )
 
     def clean(self, value: Any) -> dict[str, str]:
         pairs: dict[str, str] = {}
@@ -70,30 +76,44 @@ class PairsField(forms.CharField):
                 pair = _PAIR.fullmatch(line.strip())
                 if pair is None or pair[1] in pairs:
                     raise forms.ValidationError(
-                        gettext("Line {number} is not a NAME=value pair, or its name is used twice.").format(
-                            number=number
-                        )
+                        gettext(
+                            "Line {number} is not a NAME=value pair, or its name is used twice."
+                        ).format(number=number)
                     )
                 pairs[pair[1]] = pair[2]
         return pairs
 
 
 class WordsForm(forms.Form):
-    """What was read, to be read over: the words of the server, and a field for each secret that they name.
+    """What was read, to be read over: the words of the server, and a field for each secret that
+    they name.
 
-    ``may_keep``: the person may have secrets kept as credentials; else they are sealed with the server.
+    ``may_keep``: the person may have secrets kept as credentials; else they are sealed with the
+    server.
     """
 
     slug = forms.CharField(
-        label=_("Short name"), max_length=63, validators=[slug_validator], widget=UnfoldAdminTextInputWidget,
-        help_text=_("Name of the server on this site. It is the first part of the names of its tools."),
-    )  # fmt: skip
+        label=_("Short name"),
+        max_length=63,
+        validators=[slug_validator],
+        widget=UnfoldAdminTextInputWidget,
+        help_text=_(
+            "Name of the server on this site. It is the first part of the names of its tools."
+        ),
+    )
 
     def __init__(
-        self, entry: ServerEntry, secrets: Sequence[Secret], *args: Any, may_keep: bool, **kwargs: Any
+        self,
+        entry: ServerEntry,
+        secrets: Sequence[Secret],
+        *args: Any,
+        may_keep: bool,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.entry, self.secrets, self.may_keep = entry, secrets, may_keep
+        self.entry = entry
+        self.secrets = secrets
+        self.may_keep = may_keep
         self.fields["slug"].initial = entry.key
         self._add_words(entry)
         for number, secret in enumerate(secrets):
@@ -102,47 +122,87 @@ class WordsForm(forms.Form):
     def _add_words(self, entry: ServerEntry) -> None:
         if entry.transport == "stdio":
             self.fields["command"] = CommandField(
-                label=_("Command"), initial=[*entry.command], rows=max(3, min(len(entry.command), 12)),
+                label=_("Command"),
+                initial=[*entry.command],
+                rows=max(3, min(len(entry.command), 12)),
                 help_text=_("Program and arguments, one per line. They are not passed to a shell."),
-            )  # fmt: skip
+            )
             if entry.cwd:
                 self.fields["cwd"] = forms.CharField(
-                    label=_("Working directory"), initial=entry.cwd, required=False, widget=UnfoldAdminTextInputWidget
+                    label=_("Working directory"),
+                    initial=entry.cwd,
+                    required=False,
+                    widget=UnfoldAdminTextInputWidget,
                 )
             if usual_mode() != SandboxMode.OFF:
                 self.fields["sandbox_read"] = WordsField(
-                    label=_("May read"), rows=2, initial=named_places(entry.command),
-                    help_text=_("The server runs in a sandbox. It can read its own folder and these files and folders, one path "
-                    "per line. It can write only to its own folder. To change more, edit the server later."),
-                )  # fmt: skip
+                    label=_("May read"),
+                    rows=2,
+                    initial=named_places(entry.command),
+                    help_text=_(
+                        "The server runs in a sandbox. It can read its own folder and these files and folders, one path "
+                        "per line. It can write only to its own folder. To change more, edit the server later."
+                    ),
+                )
             self.fields["env"] = PairsField(
-                label=_("Environment"), initial=dict(entry.env), help_text=_("One NAME=value per line.")
+                label=_("Environment"),
+                initial=dict(entry.env),
+                help_text=_("One NAME=value per line."),
             )
             return
-        self.fields["url"] = forms.CharField(label=_("Address"), initial=entry.url, widget=UnfoldAdminTextInputWidget)
+        self.fields["url"] = forms.CharField(
+            label=_("Address"), initial=entry.url, widget=UnfoldAdminTextInputWidget
+        )
         self.fields["headers"] = PairsField(
-            label=_("Headers"), initial=dict(entry.headers), help_text=_("One Name: value per line.")
+            label=_("Headers"),
+            initial=dict(entry.headers),
+            help_text=_("One Name: value per line."),
         )
         if network := private_network(entry.url):
             self.fields["network"] = forms.BooleanField(
-                label=gettext("Allow the private address {network}").format(network=network), initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
-                help_text=_("If disabled, the site cannot reach the server, because its address is in a private network."),
-            )  # fmt: skip
+                label=gettext("Allow the private address {network}").format(network=network),
+                initial=True,
+                required=False,
+                widget=UnfoldBooleanSwitchWidget,
+                help_text=_(
+                    "If disabled, the site cannot reach the server, because its address is in a private network."
+                ),
+            )
 
     def _add_secret(self, number: int, secret: Secret) -> None:
         pasted = bool(secret.value)
         self.fields[f"secret-{number}"] = forms.CharField(
-            label=printable(secret.label, 100), required=not pasted, max_length=20_000, strip=True,
-            widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "placeholder": gettext("as pasted") if pasted else ""}),
-            help_text=gettext("Used above as {reference}.").format(reference=secret.reference) + " "
-            + (gettext("Leave it empty to keep the pasted value, which is never shown.") if pasted else gettext("The pasted text contains only a placeholder.")),
-        )  # fmt: skip
+            label=printable(secret.label, 100),
+            required=not pasted,
+            max_length=20_000,
+            strip=True,
+            widget=UnfoldAdminPasswordWidget(
+                attrs={
+                    "autocomplete": "new-password",
+                    "placeholder": gettext("as pasted") if pasted else "",
+                }
+            ),
+            help_text=gettext("Used above as {reference}.").format(reference=secret.reference)
+            + " "
+            + (
+                gettext("Leave it empty to keep the pasted value, which is never shown.")
+                if pasted
+                else gettext("The pasted text contains only a placeholder.")
+            ),
+        )
         if self.may_keep and secret.sealed_with_server:
             self.fields[f"keep-{number}"] = forms.BooleanField(
-                label=gettext("Store {secret} as a credential").format(secret=printable(secret.label, 100)), initial=True, required=False, widget=UnfoldBooleanSwitchWidget,
-                help_text=_("If enabled, the value is stored encrypted under a name, for this server only. If "
-                "disabled, it is stored encrypted with the server."),
-            )  # fmt: skip
+                label=gettext("Store {secret} as a credential").format(
+                    secret=printable(secret.label, 100)
+                ),
+                initial=True,
+                required=False,
+                widget=UnfoldBooleanSwitchWidget,
+                help_text=_(
+                    "If enabled, the value is stored encrypted under a name, for this server only. If "
+                    "disabled, it is stored encrypted with the server."
+                ),
+            )
 
     def draft(self) -> Draft:
         """The server with what was read over, not saved."""
@@ -157,7 +217,10 @@ class WordsForm(forms.Form):
             given.get("network") and network and network == private_network(self.entry.url)
         ):  # the one that its label names
             server.allowed_networks = [network]
-        values = {each.name: given[f"secret-{number}"] or each.value for number, each in enumerate(self.secrets)}
+        values = {
+            each.name: given[f"secret-{number}"] or each.value
+            for number, each in enumerate(self.secrets)
+        }
         kept = {
             each.name
             for number, each in enumerate(self.secrets)
@@ -184,7 +247,8 @@ class WordsForm(forms.Form):
 
 
 def private_network(url: str) -> str:
-    """The network of an address that names a private one: its own address alone; empty for every other."""
+    """The network of an address that names a private one: its own address alone; empty for every
+    other."""
     try:
         host = urlsplit(url).hostname or ""
         address = ip_address("127.0.0.1" if host == "localhost" else host)
@@ -194,31 +258,58 @@ def private_network(url: str) -> str:
 
 
 # What the pages of grants let people search for.
-_GRANTED = {"agents": Grant._meta.get_field("agent"), "endpoints": Grant._meta.get_field("endpoint")}
+_GRANTED = {
+    "agents": Grant._meta.get_field("agent"),
+    "endpoints": Grant._meta.get_field("endpoint"),
+}
 
 
 class AccessForm(forms.Form):
     """Who may use the server, and where it is shown."""
 
     agents = forms.ModelMultipleChoiceField(
-        queryset=Agent.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, label=_("Agents that can use the server"),
-        error_messages={"invalid_choice": _("Choose only agents that are enabled and do not belong to expert tools.")},
-    )  # fmt: skip
+        queryset=Agent.objects.none(),
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label=_("Agents that can use the server"),
+        error_messages={
+            "invalid_choice": _(
+                "Choose only agents that are enabled and do not belong to expert tools."
+            )
+        },
+    )
     new_agent = forms.CharField(
-        required=False, max_length=63, validators=[slug_validator], label=_("New agent"), widget=UnfoldAdminTextInputWidget,
+        required=False,
+        max_length=63,
+        validators=[slug_validator],
+        label=_("New agent"),
+        widget=UnfoldAdminTextInputWidget,
         help_text=_("Short name of the agent, for example claude-anna."),
-    )  # fmt: skip
+    )
     everything = forms.BooleanField(
-        required=False, label=_("Include prompts and resources"), widget=UnfoldBooleanSwitchWidget,
-        help_text=_("If disabled, the agents can use only tools. Later additions are included as soon as they are "
-        "approved."),
-    )  # fmt: skip
+        required=False,
+        label=_("Include prompts and resources"),
+        widget=UnfoldBooleanSwitchWidget,
+        help_text=_(
+            "If disabled, the agents can use only tools. Later additions are included as soon as they are "
+            "approved."
+        ),
+    )
     endpoints = forms.ModelMultipleChoiceField(
-        queryset=Endpoint.objects.none(), required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        label=_("Endpoints that list the server"), help_text=_("Endpoints that show only the servers granted to them. All other endpoints show the server "
-        "automatically."),
-        error_messages={"invalid_choice": _("Choose only enabled endpoints that show only what is granted to them.")},
-    )  # fmt: skip
+        queryset=Endpoint.objects.none(),
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        label=_("Endpoints that list the server"),
+        help_text=_(
+            "Endpoints that show only the servers granted to them. All other endpoints show the server "
+            "automatically."
+        ),
+        error_messages={
+            "invalid_choice": _(
+                "Choose only enabled endpoints that show only what is granted to them."
+            )
+        },
+    )
 
     def __init__(self, *args: Any, may_add: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -242,6 +333,9 @@ class AccessForm(forms.Form):
             raise forms.ValidationError(_("Choose an agent. Without one, no host sees the server."))
         if Agent.objects.filter(slug=data.get("new_agent") or "").exists():
             self.add_error(
-                "new_agent", _("An agent with this name already exists. Select it above, or choose another name.")
+                "new_agent",
+                _(
+                    "An agent with this name already exists. Select it above, or choose another name."
+                ),
             )
         return data

@@ -19,13 +19,18 @@ from mcpregistry.models import Server
 from mcpregistry.queries.setting_up import STEPS, Standing
 
 LABELS = {
-    "read": _("Paste"), "confirm": _("Confirm"), "test": _("Test"), "definitions": _("Definitions"), "access": _("Access"),
-}  # fmt: skip
+    "read": _("Paste"),
+    "confirm": _("Confirm"),
+    "test": _("Test"),
+    "definitions": _("Definitions"),
+    "access": _("Access"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of the five, as the list above a page shows it. ``address``: empty where it cannot be opened."""
+    """One of the five, as the list above a page shows it. ``address``: empty where it cannot be
+    opened."""
 
     label: str
     done: bool
@@ -40,14 +45,18 @@ def address(server: Server, step: str = "") -> str:
 
 
 def opens(standing: Standing, step: str) -> bool:
-    """Whether this step can be shown and taken: one that is done, the next one, and each whose needs are met."""
+    """Whether this step can be shown and taken: one that is done, the next one, and each whose
+    needs are met."""
     needs = {"access": standing.serving > 0, "done": standing.serving > 0 and bool(standing.agents)}
-    return needs.get(step, False) or (step in STEPS[1:] and (step in standing.done or step == standing.step))
+    return needs.get(step, False) or (
+        step in STEPS[1:] and (step in standing.done or step == standing.step)
+    )
 
 
 def steps(standing: Standing | None, here: str) -> list[Step]:
     """The five steps, each with its address where it can be opened."""
-    found, done = [], standing.done if standing else frozenset()
+    found = []
+    done = standing.done if standing else frozenset()
     for name in STEPS:
         where = address(standing.server, name) if standing and opens(standing, name) else ""
         found.append(Step(str(LABELS[name]), name in done, name == here, where))
@@ -56,15 +65,24 @@ def steps(standing: Standing | None, here: str) -> list[Step]:
 
 def connect_address(agents: Sequence[str]) -> str:
     """Where a host is connected, as the first of these agents."""
-    return f"{reverse('connect')}?{urlencode({'agent': agents[0]})}" if agents else reverse("connect")
+    return (
+        f"{reverse('connect')}?{urlencode({'agent': agents[0]})}" if agents else reverse("connect")
+    )
 
 
 def shown(
-    admin: RecordAdmin, request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200
+    admin: RecordAdmin,
+    request: HttpRequest,
+    template: str,
+    context: dict[str, Any],
+    *,
+    status: int = 200,
 ) -> HttpResponse:
     """A page of the way, within the admin."""
     whole = admin.admin_site.each_context(request) | {"opts": admin.opts} | context
-    return TemplateResponse(request, f"admin/mcpregistry/set_up/{template}.html", whole, status=status)
+    return TemplateResponse(
+        request, f"admin/mcpregistry/set_up/{template}.html", whole, status=status
+    )
 
 
 def title_of(server: Server) -> str:

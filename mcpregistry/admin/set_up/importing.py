@@ -1,4 +1,5 @@
-"""A configuration file of any host, pasted or uploaded: what it would change is shown first, then it is imported."""
+"""A configuration file of any host, pasted or uploaded: what it would change is shown first, then
+it is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import (
+    UnfoldAdminFileFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.fields import lines_widget
@@ -33,47 +38,72 @@ from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
 
 _MOST_LISTED = 50  # servers whose next step is linked after an import; they stand in an address
 _ON_CONFLICT = [
-    ("error", _("Reject the file")), ("skip", _("Keep the existing server")), ("replace", _("Replace it (if its launch changes, the server becomes a draft)")),
+    ("error", _("Reject the file")),
+    ("skip", _("Keep the existing server")),
+    ("replace", _("Replace it (if its launch changes, the server becomes a draft)")),
     ("rename", _("Add the other server under a new name")),
-]  # fmt: skip
+]
 
 
 class ImportForm(forms.Form):
-    """The file, as text or uploaded, and what follows where a server of its name is here and differs."""
+    """The file, as text or uploaded, and what follows where a server of its name is here and
+    differs."""
 
     text = forms.CharField(
-        required=False, label=_("Text of the file"), max_length=MAX_BYTES, strip=False, widget=lines_widget(8, '{"mcpServers": …}'),
+        required=False,
+        label=_("Text of the file"),
+        max_length=MAX_BYTES,
+        strip=False,
+        widget=lines_widget(8, '{"mcpServers": …}'),
         help_text=_("Content of the configuration file of a host, in JSON, YAML or TOML."),
-    )  # fmt: skip
+    )
     file = forms.FileField(
         required=False,
         label=_("File"),
         widget=UnfoldAdminFileFieldWidget,
-        help_text=_("Up to 1 MiB, or up to 50 MiB for a JSON file. Only the servers in it are read."),
+        help_text=_(
+            "Up to 1 MiB, or up to 50 MiB for a JSON file. Only the servers in it are read."
+        ),
     )
     format = forms.ChoiceField(
-        required=False, widget=UnfoldAdminSelectWidget,
+        required=False,
+        widget=UnfoldAdminSelectWidget,
         help_text=_("Format of the file. Keep the default to detect it automatically."),
-        choices=[("", _("Detect automatically")), *((name, each.title) for name, each in READABLE.items())],
-    )  # fmt: skip
+        choices=[
+            ("", _("Detect automatically")),
+            *((name, each.title) for name, each in READABLE.items()),
+        ],
+    )
     on_conflict = forms.ChoiceField(
-        choices=_ON_CONFLICT, initial="error", widget=UnfoldAdminSelectWidget,
+        choices=_ON_CONFLICT,
+        initial="error",
+        widget=UnfoldAdminSelectWidget,
         label=_("Existing servers that differ"),
-    )  # fmt: skip
+    )
     secrets_apart = forms.BooleanField(
-        required=False, initial=False, widget=UnfoldBooleanSwitchWidget, label=_("Store secrets as credentials"),
-        help_text=_("If enabled, values that look like secrets are stored as credentials. Otherwise they are stored "
-        "with the server."),
-    )  # fmt: skip
+        required=False,
+        initial=False,
+        widget=UnfoldBooleanSwitchWidget,
+        label=_("Store secrets as credentials"),
+        help_text=_(
+            "If enabled, values that look like secrets are stored as credentials. Otherwise they are stored "
+            "with the server."
+        ),
+    )
     uploaded = b""
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
-        file, text = data.get("file"), data.get("text")
+        file = data.get("file")
+        text = data.get("text")
         if bool(file) == bool(text) and not self.errors:
-            raise forms.ValidationError(_("Paste the text of the file or choose a file, but not both."))
+            raise forms.ValidationError(
+                _("Paste the text of the file or choose a file, but not both.")
+            )
         if file and file.size > large.MAX_BYTES:
-            self.add_error("file", _("The file is larger than 50 MiB. Split it into smaller files."))
+            self.add_error(
+                "file", _("The file is larger than 50 MiB. Split it into smaller files.")
+            )
         elif file:
             try:
                 self.uploaded = large.reduced(file.read(), str(file.name))
@@ -82,7 +112,8 @@ class ImportForm(forms.Form):
         return data
 
     def content(self) -> tuple[str, str]:
-        """The text and its name; bytes that are no UTF-8 are said to be so by whoever reads the text."""
+        """The text and its name; bytes that are no UTF-8 are said to be so by whoever reads the
+        text."""
         file = self.cleaned_data.get("file")
         if not file:
             return str(self.cleaned_data["text"]), gettext("pasted text")
@@ -96,7 +127,8 @@ class ImportPage:
         self.admin = admin
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """A GET asks for the file; a POST of it shows what would change; a POST of that page imports exactly this."""
+        """A GET asks for the file; a POST of it shows what would change; a POST of that page
+        imports exactly this."""
         if not request.user.has_perms(("mcpregistry.add_server", "mcpregistry.change_server")):
             raise PermissionDenied
         if request.method != "POST":
@@ -119,42 +151,70 @@ class ImportPage:
         if outcome.saved:
             return self._saved(request, outcome)
         context = {
-            "title": gettext("Import servers"), "outcome": outcome, "again": again, "diff": _lines(outcome.diff()), "sealed": sealed_for(request, text),
-            "given": form.cleaned_data, "name": name, **_workspaces(request, outcome), "conflict": _conflict_of(outcome), "choices": _ON_CONFLICT, "notes": [note for note in outcome.notes if not note.plain],
-        }  # fmt: skip
+            "title": gettext("Import servers"),
+            "outcome": outcome,
+            "again": again,
+            "diff": _lines(outcome.diff()),
+            "sealed": sealed_for(request, text),
+            "given": form.cleaned_data,
+            "name": name,
+            **_workspaces(request, outcome),
+            "conflict": _conflict_of(outcome),
+            "choices": _ON_CONFLICT,
+            "notes": [note for note in outcome.notes if not note.plain],
+        }
         return shown(self.admin, request, "import_diff", context, status=409 if again else 200)
 
     def _ask(self, request: HttpRequest, form: ImportForm) -> HttpResponse:
-        return shown(self.admin, request, "import", {"title": gettext("Import servers"), "form": form})
+        return shown(
+            self.admin, request, "import", {"title": gettext("Import servers"), "form": form}
+        )
 
-    def _imported(self, request: HttpRequest, form: ImportForm, text: str, name: str, *, save: bool) -> Outcome:
-        user, given = request.user, form.cleaned_data
+    def _imported(
+        self, request: HttpRequest, form: ImportForm, text: str, name: str, *, save: bool
+    ) -> Outcome:
+        user = request.user
+        given = form.cleaned_data
         projects = frozenset(request.POST.getlist("project"))
         if projects and not user.has_perms(MAY_MAKE):
             raise PermissionDenied
         return import_file(
-            raw=text.encode("utf-8", "replace"), path=name, actor=actor(request), format_name=given["format"],
-            on_conflict=given["on_conflict"], save=save, seen=request.POST.get("seen", ""), may_rule=user.has_perms(MAY_RULE),
+            raw=text.encode("utf-8", "replace"),
+            path=name,
+            actor=actor(request),
+            format_name=given["format"],
+            on_conflict=given["on_conflict"],
+            save=save,
+            seen=request.POST.get("seen", ""),
+            may_rule=user.has_perms(MAY_RULE),
             may_grant=user.has_perms(("mcpregistry.add_grant", "subagents.add_experttool")),
             secrets_apart=given["secrets_apart"] and user.has_perms(MAY_KEEP),
-            workspaces=Choice(projects, request.POST.get("agent", "")), rights=user.has_perm,
-        )  # fmt: skip
+            workspaces=Choice(projects, request.POST.get("agent", "")),
+            rights=user.has_perm,
+        )
 
     def _saved(self, request: HttpRequest, outcome: Outcome) -> HttpResponse:
         made = [change for change in outcome.changes if change.action in ("created", "changed")]
         self.admin.message_user(
-            request, gettext("Imported. Entries created or changed: {count}.").format(count=len(made)), messages.SUCCESS
+            request,
+            gettext("Imported. Entries created or changed: {count}.").format(count=len(made)),
+            messages.SUCCESS,
         )
         slugs = [change.slug for change in made if change.kind == "server"][:_MOST_LISTED]
-        return HttpResponseRedirect(f"{request.path}?{urlencode({'made': slugs or ['']}, doseq=True)}")
+        return HttpResponseRedirect(
+            f"{request.path}?{urlencode({'made': slugs or ['']}, doseq=True)}"
+        )
 
     def _made(self, request: HttpRequest, slugs: list[str]) -> HttpResponse:
         rows = Server.objects.filter(slug__in=slugs[:_MOST_LISTED])
-        return shown(self.admin, request, "imported", {"title": gettext("Imported servers"), "servers": rows})
+        return shown(
+            self.admin, request, "imported", {"title": gettext("Imported servers"), "servers": rows}
+        )
 
 
 def _as_file(text: str) -> str:
-    """What was pasted, as a file: a block without its root, or a line that adds a server, becomes one of ``mcpServers``."""
+    """What was pasted, as a file: a block without its root, or a line that adds a server, becomes
+    one of ``mcpServers``."""
     with suppress(FileInvalid):
         formats.read(text.encode("utf-8", "replace"), "")
         return text
@@ -187,5 +247,6 @@ def _lines(diff: str) -> list[tuple[str, str]]:
     """Each line with the class of its kind: taken away, put in, a heading, or as it was."""
     kinds = {"-": "sn-minus", "+": "sn-plus", "@": "sn-quiet", "#": "sn-quiet"}
     return [
-        ("" if line.startswith(("---", "+++")) else kinds.get(line[:1], ""), line) for line in diff.splitlines()[:5_000]
+        ("" if line.startswith(("---", "+++")) else kinds.get(line[:1], ""), line)
+        for line in diff.splitlines()[:5_000]
     ]

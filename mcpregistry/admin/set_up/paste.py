@@ -1,7 +1,8 @@
-"""The first step: something is pasted, read into words, read over by a person, and saved as a draft.
+"""The first step: something is pasted, read into words, read over by a person, and saved as a
+draft.
 
-Between the two pages what was pasted travels sealed, for it may hold secrets, and nothing is saved: whoever leaves
-here has left nothing behind.
+Between the two pages what was pasted travels sealed, for it may hold secrets, and nothing is saved:
+whoever leaves here has left nothing behind.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class PastePage:
         self.admin = admin
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """A GET asks what to paste; a POST of that shows it in words; a POST of the words saves the draft."""
+        """A GET asks what to paste; a POST of that shows it in words; a POST of the words saves the
+        draft."""
         if not request.user.has_perm("mcpregistry.add_server"):
             raise PermissionDenied
         if request.method != "POST":
             return self._ask(request, PasteForm())
-        form = PasteForm(request.POST if "sealed" not in request.POST else {"paste": opened(request)})
+        form = PasteForm(
+            request.POST if "sealed" not in request.POST else {"paste": opened(request)}
+        )
         if not form.is_valid():
             return self._ask(request, form)
         try:
@@ -66,28 +70,41 @@ class PastePage:
         return shown(self.admin, request, "paste", context)
 
     def _read(self, request: HttpRequest, form: PasteForm, found: pasted.Pasted) -> HttpResponse:
-        entries, refused = found.document.servers, found.document.refused
+        entries = found.document.servers
+        refused = found.document.refused
         chosen = request.POST.get("which") or (entries[0].key if len(entries) == 1 else "")
         entry = next((each for each in entries if each.key == chosen), None)
         sealed = sealed_for(request, form.cleaned_data["paste"])
         if entry is None and not entries:
             form.add_error(
-                "paste", " ".join(f"{note.pointer} {note.sentence} {note.remedy}".strip() for note in refused[:5])
+                "paste",
+                " ".join(
+                    f"{note.pointer} {note.sentence} {note.remedy}".strip() for note in refused[:5]
+                ),
             )
             return self._ask(request, form)
         context: dict[str, Any] = {
-            "title": gettext("Add a server"), "what": found.what, "sealed": sealed, "steps": steps(None, "read"),
-            "refused": refused, "entries": [(each, _line(taken_out(each)[0])) for each in entries],
-        }  # fmt: skip
+            "title": gettext("Add a server"),
+            "what": found.what,
+            "sealed": sealed,
+            "steps": steps(None, "read"),
+            "refused": refused,
+            "entries": [(each, _line(taken_out(each)[0])) for each in entries],
+        }
         if entry is None:
             return shown(self.admin, request, "choose", context)
         return self._words(request, entry, context)
 
-    def _words(self, request: HttpRequest, entry: ServerEntry, context: dict[str, Any]) -> HttpResponse:
-        plain, secrets = taken_out(entry)  # first: the names of secrets must not depend on which servers there are
+    def _words(
+        self, request: HttpRequest, entry: ServerEntry, context: dict[str, Any]
+    ) -> HttpResponse:
+        # first: the names of secrets must not depend on which servers there are
+        plain, secrets = taken_out(entry)
         plain = _named_freely(plain)
         data = request.POST if "slug" in request.POST else None
-        form = WordsForm(plain, secrets, data, may_keep=request.user.has_perms(credentials.MAY_KEEP))
+        form = WordsForm(
+            plain, secrets, data, may_keep=request.user.has_perms(credentials.MAY_KEEP)
+        )
         if form.is_valid():
             try:
                 user = cast(User, request.user)
@@ -96,7 +113,12 @@ class PastePage:
                 form.refuse(error)
             else:
                 return HttpResponseRedirect(address(server))
-        return shown(self.admin, request, "words", context | {"form": form, "which": entry.key, "secrets": secrets})
+        return shown(
+            self.admin,
+            request,
+            "words",
+            context | {"form": form, "which": entry.key, "secrets": secrets},
+        )
 
 
 def _line(entry: ServerEntry) -> str:
@@ -110,7 +132,8 @@ def sealed_for(request: HttpRequest, text: str) -> str:
 
 
 def opened(request: HttpRequest) -> str:
-    """What the page before had sealed; empty when it does not open, so that it is asked for again."""
+    """What the page before had sealed; empty when it does not open, so that it is asked for
+    again."""
     try:
         return str(unseal(request.POST.get("sealed", ""), place=f"pasted:{request.user.pk}"))
     except ConfigInvalid:
@@ -119,7 +142,9 @@ def opened(request: HttpRequest) -> str:
 
 def _named_freely(entry: ServerEntry) -> ServerEntry:
     """With a short name that no server has yet."""
-    taken = set(Server.objects.filter(slug__startswith=entry.key[:58]).values_list("slug", flat=True))
+    taken = set(
+        Server.objects.filter(slug__startswith=entry.key[:58]).values_list("slug", flat=True)
+    )
     free = [entry.key, *(f"{entry.key[:58]}-{number}" for number in range(2, len(taken) + 3))]
     return replace(entry, key=next(name for name in free if name not in taken))
 

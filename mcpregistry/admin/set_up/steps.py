@@ -1,4 +1,5 @@
-"""The steps of one server: its launch is confirmed, it is tested, its definitions are decided on, agents may use it."""
+"""The steps of one server: its launch is confirmed, it is tested, its definitions are decided on,
+agents may use it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from django.utils.translation import gettext, ngettext
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.launch import LaunchPage
 from mcpregistry.admin.set_up import frame
-from mcpregistry.admin.set_up.deciding import chosen_rules, entries_of, instructions_of, numbers, rules_of
+from mcpregistry.admin.set_up.deciding import (
+    chosen_rules,
+    entries_of,
+    instructions_of,
+    numbers,
+    rules_of,
+)
 from mcpregistry.admin.set_up.forms import AccessForm
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
@@ -46,13 +53,15 @@ class ConfirmStep(LaunchPage):
 
 
 class StepPage:
-    """A view of ``ServerAdmin``: the step that comes next, or the one that ``?step=`` names and that can be opened."""
+    """A view of ``ServerAdmin``: the step that comes next, or the one that ``?step=`` names and
+    that can be opened."""
 
     def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
 
     def __call__(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Show the step; a POST takes the one that was shown, if it still can be taken, and goes on to the next."""
+        """Show the step; a POST takes the one that was shown, if it still can be taken, and goes on
+        to the next."""
         server = _server(self.admin, request, pk)
         now = standing(server)
         post = request.method == "POST"
@@ -60,7 +69,9 @@ class StepPage:
         if not frame.opens(now, step):
             if post:
                 self.admin.message_user(
-                    request, gettext("The server has changed in the meantime. Check this page again."), messages.WARNING
+                    request,
+                    gettext("The server has changed in the meantime. Check this page again."),
+                    messages.WARNING,
                 )
                 return HttpResponseRedirect(frame.address(server))
             step = now.step
@@ -70,18 +81,25 @@ class StepPage:
         if step == "confirm" and request.user.has_perm("mcpregistry.confirm_server"):
             return ConfirmStep(self.admin)(request, str(now.server.pk))
         views: dict[str, Callable[[HttpRequest, Standing], HttpResponse]] = {
-            "confirm": self._unconfirmed, "test": self._test, "definitions": self._definitions, "access": self._access,
-        }  # fmt: skip
+            "confirm": self._unconfirmed,
+            "test": self._test,
+            "definitions": self._definitions,
+            "access": self._access,
+        }
         return views.get(step, self._done)(request, now)
 
     def _show(
         self, request: HttpRequest, now: Standing, step: str, template: str = "", **context: Any
-    ) -> HttpResponse:  # fmt: skip
+    ) -> HttpResponse:
         common = {
-            "title": frame.title_of(now.server), "server": now.server, "original": now.server, "now": now,
+            "title": frame.title_of(now.server),
+            "server": now.server,
+            "original": now.server,
+            "now": now,
             "step": step,
-            "steps": frame.steps(now, step), "next": frame.address(now.server),
-        }  # fmt: skip
+            "steps": frame.steps(now, step),
+            "next": frame.address(now.server),
+        }
         return frame.shown(self.admin, request, template or step, common | context)
 
     def _on(self, request: HttpRequest, server: Server, told: str = "") -> HttpResponse:
@@ -89,7 +107,9 @@ class StepPage:
             self.admin.message_user(request, told, messages.SUCCESS)
         return HttpResponseRedirect(frame.address(server))
 
-    def _refused(self, request: HttpRequest, server: Server, error: SlipsnisseError) -> HttpResponse:
+    def _refused(
+        self, request: HttpRequest, server: Server, error: SlipsnisseError
+    ) -> HttpResponse:
         self.admin.message_user(request, printable(str(error), 1_000), messages.ERROR)
         return HttpResponseRedirect(frame.address(server))
 
@@ -101,13 +121,20 @@ class StepPage:
         if request.method == "POST":
             _need(request, "test_server")
             try:
-                checks.request_test(server=now.server, actor=actor(request), user=cast(User, request.user))
+                checks.request_test(
+                    server=now.server, actor=actor(request), user=cast(User, request.user)
+                )
             except SlipsnisseError as error:
                 return self._refused(request, now.server, error)
             return self._on(request, now.server)
         live = reverse("admin:mcpregistry_server_set_up_live", args=[now.server.pk])
         return self._show(
-            request, now, "test", test=now.test, live_url=live, may=request.user.has_perm("mcpregistry.test_server")
+            request,
+            now,
+            "test",
+            test=now.test,
+            live_url=live,
+            may=request.user.has_perm("mcpregistry.test_server"),
         )
 
     def _definitions(self, request: HttpRequest, now: Standing) -> HttpResponse:
@@ -116,20 +143,31 @@ class StepPage:
             return self._decide(request, now.server)
         tools = to_decide(now.server)
         return self._show(
-            request, now, "definitions", entries=entries_of(tools), instructions=instructions_of(tools),
-            rules=rules_of(request, now.server), more=max(now.waiting - len(tools), 0),
+            request,
+            now,
+            "definitions",
+            entries=entries_of(tools),
+            instructions=instructions_of(tools),
+            rules=rules_of(request, now.server),
+            more=max(now.waiting - len(tools), 0),
             may=request.user.has_perm("mcpregistry.approve_definition"),
-        )  # fmt: skip
+        )
 
     def _decide(self, request: HttpRequest, server: Server) -> HttpResponse:
         try:
             count = setting_up.accept(
-                server=server, definitions=numbers(request, "approve"), vouched=numbers(request, "vouch"),
-                rules=chosen_rules(request, server), user=cast(User, request.user), actor=actor(request),
-            )  # fmt: skip
+                server=server,
+                definitions=numbers(request, "approve"),
+                vouched=numbers(request, "vouch"),
+                rules=chosen_rules(request, server),
+                user=cast(User, request.user),
+                actor=actor(request),
+            )
         except SlipsnisseError as error:
             return self._refused(request, server, error)
-        told = ngettext("{count} definition approved.", "{count} definitions approved.", count).format(count=count)
+        told = ngettext(
+            "{count} definition approved.", "{count} definitions approved.", count
+        ).format(count=count)
         if standing(server).waiting:
             told += " " + gettext("The others wait for approval, and no agent sees them.")
         self.admin.message_user(request, told, messages.SUCCESS)
@@ -140,9 +178,10 @@ class StepPage:
         if request.method == "POST":
             _need(request, "add_grant")
         form = AccessForm(
-            request.POST if request.method == "POST" else None, may_add=request.user.has_perm("mcpregistry.add_agent"),
+            request.POST if request.method == "POST" else None,
+            may_add=request.user.has_perm("mcpregistry.add_agent"),
             initial={"agents": Agent.objects.filter(enabled=True, slug="local")},
-        )  # fmt: skip
+        )
         if form.is_valid():
             try:
                 self._open(request, now.server, form.cleaned_data)
@@ -157,18 +196,25 @@ class StepPage:
         user = cast(User, request.user)
         chosen = [*given.get("agents", ())]
         if name := given.get("new_agent"):
-            chosen.append(agents.save_agent(agent=Agent(slug=name, owner=user), actor=actor(request)))
+            chosen.append(
+                agents.save_agent(agent=Agent(slug=name, owner=user), actor=actor(request))
+            )
         setting_up.open_to(
-            server=server, agents=chosen, endpoints=given.get("endpoints", ()), everything=given["everything"], user=user,
+            server=server,
+            agents=chosen,
+            endpoints=given.get("endpoints", ()),
+            everything=given["everything"],
+            user=user,
             actor=actor(request),
-        )  # fmt: skip
+        )
 
     def _done(self, request: HttpRequest, now: Standing) -> HttpResponse:
         return self._show(request, now, "", "done", connect=frame.connect_address(now.agents))
 
 
 class LivePage:
-    """What the step of the test shows while it goes on; at its end the page is read anew and leads on."""
+    """What the step of the test shows while it goes on; at its end the page is read anew and leads
+    on."""
 
     def __init__(self, admin: RecordAdmin) -> None:
         self.admin = admin
@@ -178,7 +224,9 @@ class LivePage:
         now = standing(_server(self.admin, request, pk))
         ended = not now.testing and ("test" in now.done or now.test is not None)
         context = {"server": now.server, "test": now.test, "now": now}
-        return frame.shown(self.admin, request, "testing", context, status=_NOTHING_MORE if ended else 200)
+        return frame.shown(
+            self.admin, request, "testing", context, status=_NOTHING_MORE if ended else 200
+        )
 
 
 def _server(admin: RecordAdmin, request: HttpRequest, pk: int) -> Server:

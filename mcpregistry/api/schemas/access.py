@@ -13,7 +13,9 @@ from mcpregistry.models import Agent, Endpoint, Grant, Token
 
 Name = Annotated[Text, Field(max_length=200)]
 Long = Annotated[Text, Field(max_length=20_000)]
-Capabilities = Annotated[list[Annotated[Text, Field(min_length=1, max_length=600)]], Field(max_length=1000)]
+Capabilities = Annotated[
+    list[Annotated[Text, Field(min_length=1, max_length=600)]], Field(max_length=1000)
+]
 
 Hold = Annotated[
     int,
@@ -108,14 +110,20 @@ class AgentChange(Input):
     calls_per_minute: (
         Annotated[
             int,
-            Field(ge=0, le=1_000_000, description="Maximum number of calls per minute. If null, there is no limit."),
+            Field(
+                ge=0,
+                le=1_000_000,
+                description="Maximum number of calls per minute. If null, there is no limit.",
+            ),
         ]
         | None
     ) = None
     energy_pool: (
         Annotated[
             Slug,
-            Field(description="The energy pool that pays for the calls of the agent. If null, calls cost no energy."),
+            Field(
+                description="The energy pool that pays for the calls of the agent. If null, calls cost no energy."
+            ),
         ]
         | None
     ) = None
@@ -164,7 +172,9 @@ class TokenOut(Schema):
 class TokenIssued(TokenOut):
     """A new token with its text, which is returned only once."""
 
-    token: str = Field(description="The text of the token. It is shown only once, because only its hash is stored.")
+    token: str = Field(
+        description="The text of the token. It is shown only once, because only its hash is stored."
+    )
 
 
 _URI = (
@@ -238,7 +248,15 @@ def token_issued(row: Token, raw: str) -> TokenIssued:
 def grant_out(row: Grant) -> GrantOut:
     """The row as its answer."""
     return GrantOut(
-        id=row.id, agent=row.agent.slug if row.agent else None, endpoint=row.endpoint.slug if row.endpoint else None,
-        server=row.server.slug if row.server else None, kind=cast("Any", row.kind), uri=row.uri, tool=str(row.tool) if row.tool else None,
-        argument_pins=row.argument_pins, expires_at=row.expires_at, note=row.note, created_at=row.created_at,
-    )  # fmt: skip
+        id=row.id,
+        agent=row.agent.slug if row.agent else None,
+        endpoint=row.endpoint.slug if row.endpoint else None,
+        server=row.server.slug if row.server else None,
+        kind=cast("Any", row.kind),
+        uri=row.uri,
+        tool=str(row.tool) if row.tool else None,
+        argument_pins=row.argument_pins,
+        expires_at=row.expires_at,
+        note=row.note,
+        created_at=row.created_at,
+    )

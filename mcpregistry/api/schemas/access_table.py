@@ -19,7 +19,8 @@ from mcpregistry.services.policy.table import Table
 RiskWord = Literal["low", "medium", "high"]
 
 
-class AccessCell(BaseModel):  # no Schema: of thousands in an answer each would look for attributes of a record
+# no Schema: of thousands in an answer each would look for attributes of a record
+class AccessCell(BaseModel):
     """What one agent can do with the tool."""
 
     agent: str
@@ -71,7 +72,9 @@ class NarrowerOut(Schema):
         "before a proposal is applied."
     )
     since: datetime
-    stopped: int = Field(description="Number of these calls that the new grants would not have allowed.")
+    stopped: int = Field(
+        description="Number of these calls that the new grants would not have allowed."
+    )
     unjudged: int = Field(
         description="Number of these calls whose arguments are erased or too long to read, or whose tool no longer "
         "exists."
@@ -91,7 +94,8 @@ class GrantProposalOut(Schema):
 
 
 class Apply(Input):
-    """``pins``: for a proposal of argument pins, the arguments to pin. If left out, all of them are pinned."""
+    """``pins``: for a proposal of argument pins, the arguments to pin. If left out, all of them are
+    pinned."""
 
     key: Annotated[Text, Field(min_length=1, max_length=64)]
     days: Annotated[int, Field(ge=1, le=365)] = DAYS
@@ -106,27 +110,46 @@ class Applied(Schema):
 
 def proposal_out(grant: Grant, findings: Findings) -> GrantProposalOut:
     """A grant with its proposal as the answer."""
-    found, as_of = findings.proposals.get(grant.pk), findings.made.get(grant.pk)
+    found = findings.proposals.get(grant.pk)
+    as_of = findings.made.get(grant.pk)
     if found is None:
         return GrantProposalOut(grant=grant.pk, about=str(grant), as_of=as_of, proposal=None)
     after = [
         NarrowerGrant(
-            tool=str(row.tool) if row.tool else None, server=row.server.slug if row.server else None, kind=row.kind,
-            uri=row.uri, argument_pins=row.argument_pins,
+            tool=str(row.tool) if row.tool else None,
+            server=row.server.slug if row.server else None,
+            kind=row.kind,
+            uri=row.uri,
+            argument_pins=row.argument_pins,
         )
         for row in found.after
-    ]  # fmt: skip
+    ]
     shown = NarrowerOut(
-        kind=found.kind, key=found.key, says=found.says, after=after, calls=found.looked.calls,
-        complete=found.looked.all, since=found.looked.since, stopped=found.stops, unjudged=found.unjudged,
-    )  # fmt: skip
+        kind=found.kind,
+        key=found.key,
+        says=found.says,
+        after=after,
+        calls=found.looked.calls,
+        complete=found.looked.all,
+        since=found.looked.since,
+        stopped=found.stops,
+        unjudged=found.unjudged,
+    )
     return GrantProposalOut(grant=grant.pk, about=str(grant), as_of=as_of, proposal=shown)
 
 
 def row_out(tool: Tool, agents: Sequence[Agent], table: Table) -> AccessRow:
     """A row of the table as its answer."""
     cells = [
-        AccessCell(agent=agent.slug, standing=cell.standing, word=cell.word, why=cell.why, lacks=list(cell.lacks))
+        AccessCell(
+            agent=agent.slug,
+            standing=cell.standing,
+            word=cell.word,
+            why=cell.why,
+            lacks=list(cell.lacks),
+        )
         for agent, cell in zip(agents, table.row(tool, agents), strict=True)
     ]
-    return AccessRow(tool=str(tool), server=tool.server.slug, risk=risk_of(tool).level, agents=cells)
+    return AccessRow(
+        tool=str(tool), server=tool.server.slug, risk=risk_of(tool).level, agents=cells
+    )

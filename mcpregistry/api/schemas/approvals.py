@@ -17,7 +17,10 @@ from mcpregistry.services.approvals import held_calls, refusals
 from mcpregistry.services.approvals.requests import arguments_hash
 
 Reason = Annotated[
-    Text, Field(max_length=2000, description="Reason for the decision. The agent reads exactly this text.")
+    Text,
+    Field(
+        max_length=2000, description="Reason for the decision. The agent reads exactly this text."
+    ),
 ]
 
 
@@ -49,7 +52,9 @@ class ApprovalOut(Schema):
     call: str
     state: str = Field(description="State of the call: pending, ready, or how it ended.")
     agent: str
-    requester: str = Field(description="The user who requested the call, if known. They cannot approve it.")
+    requester: str = Field(
+        description="The user who requested the call, if known. They cannot approve it."
+    )
     endpoint: str
     server: str
     tool: str
@@ -69,15 +74,17 @@ class ApprovalOut(Schema):
 class ApprovalDetail(ApprovalOut):
     """A held call with arguments and votes.
 
-    Arguments are null if retention has erased them, or if they are too long to show. ``said`` is the message of the agent.
-    It is not verified.
+    Arguments are null if retention has erased them, or if they are too long to show. ``said`` is
+    the message of the agent. It is not verified.
     """
 
     arguments: Any
     edited: Any = Field(
         description="The edited arguments that run instead of the original ones. Null if they were not edited."
     )
-    seen: str = Field(description="SHA-256 of the arguments that would run now. Send it with an approval.")
+    seen: str = Field(
+        description="SHA-256 of the arguments that would run now. Send it with an approval."
+    )
     votes: list[VoteOut]
     said: str
     refused_until: datetime | None = Field(
@@ -87,22 +94,32 @@ class ApprovalDetail(ApprovalOut):
 
 
 class PermitOrder(Input):
-    """Allow more calls of this kind to the agent in advance. A permit can only be narrower than this call."""
+    """Allow more calls of this kind to the agent in advance. A permit can only be narrower than
+    this call."""
 
     until: When
-    pins: Object = Field(default={}, description="Names and values of some of the arguments of this call.")
+    pins: Object = Field(
+        default={}, description="Names and values of some of the arguments of this call."
+    )
     uses: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
 class ApproveOrder(Input):
-    """Approve the arguments that were shown (``seen``), or the edited ones given here, optionally with a permit."""
+    """Approve the arguments that were shown (``seen``), or the edited ones given here, optionally
+    with a permit."""
 
     seen: Annotated[
-        Text, Field(min_length=64, max_length=64, description="The value of 'seen' in the held call that you checked.")
+        Text,
+        Field(
+            min_length=64,
+            max_length=64,
+            description="The value of 'seen' in the held call that you checked.",
+        ),
     ]
     reason: Reason = ""
     arguments: Object | None = Field(
-        default=None, description="Approve the call with these arguments instead. The agent sees the change."
+        default=None,
+        description="Approve the call with these arguments instead. The agent sees the change.",
     )
     permit: PermitOrder | None = None
 
@@ -140,9 +157,13 @@ def ticket_out(ticket: held_calls.Ticket, state: State) -> Ticket:
     """A ticket as its answer, with the addresses to ask at."""
     said = status_of(ticket, state)
     return Ticket(
-        id=ticket.id, state=state, message=said["message"], asked_of=ticket.asked_of, decide_by=ticket.decide_by,
+        id=ticket.id,
+        state=state,
+        message=said["message"],
+        asked_of=ticket.asked_of,
+        decide_by=ticket.decide_by,
         url=ticket.url,
-    )  # fmt: skip
+    )
 
 
 def approval_out(row: ApprovalRequest) -> ApprovalOut:
@@ -153,14 +174,20 @@ def approval_out(row: ApprovalRequest) -> ApprovalOut:
 def approval_detail(row: ApprovalRequest) -> ApprovalDetail:
     """The row as its answer, with arguments and votes."""
     return ApprovalDetail(
-        **_facts(row), arguments=decoded(row.call.arguments), edited=decoded(row.edited), seen=arguments_hash(row),
-        votes=[_vote(vote) for vote in row.votes.all()], said=capped(row.said),
+        **_facts(row),
+        arguments=decoded(row.call.arguments),
+        edited=decoded(row.edited),
+        seen=arguments_hash(row),
+        votes=[_vote(vote) for vote in row.votes.all()],
+        said=capped(row.said),
         refused_until=refusals.holds_until(row, timezone.now()),
-    )  # fmt: skip
+    )
 
 
 def _vote(vote: ApprovalVote) -> VoteOut:
-    return VoteOut(name=vote.name, approve=vote.approve, reason=capped(vote.reason), via=vote.via, at=vote.at)
+    return VoteOut(
+        name=vote.name, approve=vote.approve, reason=capped(vote.reason), via=vote.via, at=vote.at
+    )
 
 
 def _facts(row: ApprovalRequest) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Shapes that every aggregate shares: the problem, the page, and text that any database can hold."""
+"""Shapes that every aggregate shares: the problem, the page, and text that any database can
+hold."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from ninja import Schema
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 
 T = TypeVar("T")
 OfferKind = Literal["tool", "prompt", "resource", "template"]  # what servers offer
@@ -52,7 +61,8 @@ def _in_utc(moment: datetime) -> datetime:
 Text = Annotated[str, AfterValidator(_storable)]
 Slug = Annotated[
     str,
-    # The first alternative of the model's rule, without look-ahead: JSON Schema engines disagree on that.
+    # The first alternative of the model's rule, without look-ahead: JSON Schema engines disagree on
+    # that.
     StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]|_[A-Za-z0-9.-])*_?$", max_length=63),
 ]
 Object = Annotated[dict[str, Any], AfterValidator(_storable_value)]
@@ -60,7 +70,10 @@ When = Annotated[
     AwareDatetime,
     BeforeValidator(_rfc3339, json_schema_input_type=AwareDatetime),
     AfterValidator(_in_utc),
-    Field(strict=False, description="Time in RFC 3339 format with an offset, for example 2026-11-21T12:00:00Z."),
+    Field(
+        strict=False,
+        description="Time in RFC 3339 format with an offset, for example 2026-11-21T12:00:00Z.",
+    ),
 ]
 
 
@@ -74,9 +87,14 @@ class Input(BaseModel):
     nullable: ClassVar[frozenset[str]] = frozenset()
 
     def given(self) -> dict[str, Any]:
-        """The keys that were sent; null counts as left out, unless it means something for that key."""
+        """The keys that were sent; null counts as left out, unless it means something for that
+        key."""
         sent = {name: getattr(self, name) for name in self.model_fields_set}
-        return {name: value for name, value in sent.items() if value is not None or name in self.nullable}
+        return {
+            name: value
+            for name, value in sent.items()
+            if value is not None or name in self.nullable
+        }
 
 
 class Problem(Schema):
@@ -91,7 +109,9 @@ class Page(Schema, Generic[T]):
     """One page of a list. ``next`` is the cursor of the next page, or null on the last page."""
 
     items: list[T]
-    next: str | None = Field(description="Send this as 'cursor' to get the next page. Null on the last page.")
+    next: str | None = Field(
+        description="Send this as 'cursor' to get the next page. Null on the last page."
+    )
 
 
 class Accepted(Schema):
@@ -101,7 +121,8 @@ class Accepted(Schema):
 
 
 def capped(text: str, limit: int = LONG_TEXT) -> str:
-    """Foreign text for an answer, cut at ``limit`` characters; the cut says how many are missing."""
+    """Foreign text for an answer, cut at ``limit`` characters; the cut says how many are
+    missing."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

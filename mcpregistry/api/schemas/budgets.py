@@ -27,13 +27,17 @@ class BudgetChange(Input):
         """What was sent, as the columns have it."""
         given = self.given()
         return given | {
-            name: Decimal(str(given[name])) for name in self.nullable & given.keys() if given[name] is not None
+            name: Decimal(str(given[name]))
+            for name in self.nullable & given.keys()
+            if given[name] is not None
         }
 
     slug: Slug | None = None
     description: Long | None = None
     enabled: bool | None = None
-    period: Annotated[Period, Field(strict=False, description="How often the budget resets.")] | None = None
+    period: (
+        Annotated[Period, Field(strict=False, description="How often the budget resets.")] | None
+    ) = None
     soft: (
         Annotated[
             Mark,
@@ -46,27 +50,37 @@ class BudgetChange(Input):
     ) = None
     hard: (
         Annotated[
-            Mark, Field(description="Hard limit: calls that would exceed it are refused. If null, no call is refused.")
+            Mark,
+            Field(
+                description="Hard limit: calls that would exceed it are refused. If null, no call is refused."
+            ),
         ]
         | None
     ) = None
     time_zone: (
         Annotated[
-            Text, Field(max_length=63, description="Time zone in which the periods begin, for example Europe/Oslo.")
+            Text,
+            Field(
+                max_length=63,
+                description="Time zone in which the periods begin, for example Europe/Oslo.",
+            ),
         ]
         | None
     ) = None
 
 
 class BudgetNew(BudgetChange):
-    """A new budget of an agent or an endpoint. ``soft`` and ``hard`` are US dollars, tokens or calls, depending on
-    ``unit``.
+    """A new budget of an agent or an endpoint. ``soft`` and ``hard`` are US dollars, tokens or
+    calls, depending on ``unit``.
     """
 
     slug: Slug
     agent: (
         Annotated[
-            Slug, Field(description="Counts all calls of this agent, and all calls of the expert tools that it uses.")
+            Slug,
+            Field(
+                description="Counts all calls of this agent, and all calls of the expert tools that it uses."
+            ),
         ]
         | None
     ) = None
@@ -83,7 +97,8 @@ class BudgetNew(BudgetChange):
 
 
 class BudgetOut(Schema):
-    """A budget and its current state. Amounts are US dollars, tokens or calls, depending on ``unit``."""
+    """A budget and its current state. Amounts are US dollars, tokens or calls, depending on
+    ``unit``."""
 
     slug: str
     description: str
@@ -96,7 +111,9 @@ class BudgetOut(Schema):
     hard: float | None
     time_zone: str
     spent: float = Field(description="Amount spent in the current period.")
-    reserved: float = Field(description="Maximum amount that running calls and turns can still spend.")
+    reserved: float = Field(
+        description="Maximum amount that running calls and turns can still spend."
+    )
     level: Level
     period_start: datetime
     period_end: datetime = Field(description="When the budget resets.")
@@ -115,13 +132,25 @@ class SpentOut(Schema):
 
 def budget_out(row: Budget, standing: Standing) -> BudgetOut:
     """The budget as its answer."""
-    book, unit = standing.book, row.counts
+    book = standing.book
+    unit = row.counts
     return BudgetOut(
-        slug=row.slug, description=row.description, agent=row.agent.slug if row.agent else "",
-        endpoint=row.endpoint.slug if row.endpoint else "", enabled=row.enabled, unit=unit, period=Period(row.period), soft=_float(row.soft), hard=_float(row.hard), time_zone=row.time_zone,
-        spent=float(amount(book.spent, unit)), reserved=float(amount(book.reserved, unit)), level=standing.level,
-        period_start=standing.start, period_end=standing.ends,
-    )  # fmt: skip
+        slug=row.slug,
+        description=row.description,
+        agent=row.agent.slug if row.agent else "",
+        endpoint=row.endpoint.slug if row.endpoint else "",
+        enabled=row.enabled,
+        unit=unit,
+        period=Period(row.period),
+        soft=_float(row.soft),
+        hard=_float(row.hard),
+        time_zone=row.time_zone,
+        spent=float(amount(book.spent, unit)),
+        reserved=float(amount(book.reserved, unit)),
+        level=standing.level,
+        period_start=standing.start,
+        period_end=standing.ends,
+    )
 
 
 def _float(mark: Decimal | None) -> float | None:
@@ -131,6 +160,10 @@ def _float(mark: Decimal | None) -> float | None:
 def spent_out(row: BudgetEntry) -> SpentOut:
     """The entry as its answer; ``row.budget`` is read."""
     return SpentOut(
-        id=row.pk, kind=row.kind, amount=float(amount(row.amount, row.budget.counts)), agent=row.agent_slug,
-        reference=row.reference, at=row.at,
-    )  # fmt: skip
+        id=row.pk,
+        kind=row.kind,
+        amount=float(amount(row.amount, row.budget.counts)),
+        agent=row.agent_slug,
+        reference=row.reference,
+        at=row.at,
+    )

@@ -16,7 +16,9 @@ class CallMeta(Input):
 
     server_name: Annotated[Text, Field(max_length=63)] | None = None
     tool_name: Annotated[Text, Field(max_length=500)] | None = None
-    request_id: Annotated[Text, Field(max_length=100, description="Id by which you can find the call again.")] = ""
+    request_id: Annotated[
+        Text, Field(max_length=100, description="Id by which you can find the call again.")
+    ] = ""
 
 
 class CallOrder(Input):
@@ -25,12 +27,16 @@ class CallOrder(Input):
     params: dict[str, Any] = Field(default={}, description="Arguments of the tool.")
     endpoint: Slug = "default"
     agent: Slug | None = Field(
-        default=None, description="Only with a user's token: the agent for which the user makes the call."
+        default=None,
+        description="Only with a user's token: the agent for which the user makes the call.",
     )
-    conversation: ConversationId | None = Field(default=None, description="Id of an open conversation of the agent.")
+    conversation: ConversationId | None = Field(
+        default=None, description="Id of an open conversation of the agent."
+    )
     mcp: CallMeta = CallMeta()
     said: Annotated[Text, Field(max_length=2000)] = Field(
-        default="", description="Message to the approvers, if the call is held. It is shown as your message."
+        default="",
+        description="Message to the approvers, if the call is held. It is shown as your message.",
     )
 
 
@@ -55,14 +61,17 @@ class CallResultMeta(Schema):
     error_code: str
     remedy: str
     record: str = Field(
-        default="", description="Why the record of the call does not have the same state yet. Empty if it has."
+        default="",
+        description="Why the record of the call does not have the same state yet. Empty if it has.",
     )
     warning: str = Field(
         default="",
         description="Problem with the result, for example that it does not match the output schema of the tool. "
         "Empty if there is none.",
     )
-    approval: Ticket | None = Field(default=None, description="With status 202: the handle of the held call.")
+    approval: Ticket | None = Field(
+        default=None, description="With status 202: the handle of the held call."
+    )
     energy: CallEnergyOut | None = Field(
         default=None,
         description="Energy of the call, on endpoints with energy in results, for agents with an energy pool.",
@@ -70,8 +79,8 @@ class CallResultMeta(Schema):
 
 
 class CallAnswer(Schema):
-    """If ``success`` is false with HTTP 200, the tool or its server failed. With ``?strict=1`` the status is 502 or
-    504 instead.
+    """If ``success`` is false with HTTP 200, the tool or its server failed. With ``?strict=1`` the
+    status is 502 or 504 instead.
     """
 
     tool_name: str

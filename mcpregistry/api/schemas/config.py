@@ -25,7 +25,8 @@ class ChangeOut(Schema):
 
 
 class ProjectOut(Schema):
-    """A directory with servers of its own, and its existing or possible workspace. Select it with `projects`."""
+    """A directory with servers of its own, and its existing or possible workspace. Select it with
+    `projects`."""
 
     directory: str
     endpoint: str = Field(description="The endpoint that lists the servers of the project.")

@@ -26,7 +26,9 @@ class BilledTool(Schema):
         description="Whether the tool was first seen or granted within the period, which is too "
         "short to call it unused."
     )
-    unused: bool = Field(description="Whether the tool was not called in the whole period and could be hidden.")
+    unused: bool = Field(
+        description="Whether the tool was not called in the whole period and could be hidden."
+    )
 
 
 class BillOut(Schema):
@@ -36,8 +38,12 @@ class BillOut(Schema):
     endpoint: str
     hide_from: str
     tokens: int = Field(description="Tokens of all definitions and instructions.")
-    instructions: int = Field(description="Tokens of the instructions of servers, included in tokens.")
-    unused: int = Field(description="Tokens of definitions that were not called, included in tokens.")
+    instructions: int = Field(
+        description="Tokens of the instructions of servers, included in tokens."
+    )
+    unused: int = Field(
+        description="Tokens of definitions that were not called, included in tokens."
+    )
     calls_looked_at: int
     since: datetime = Field(description="Time of the oldest counted call.")
     complete: bool = Field(
@@ -54,7 +60,10 @@ class Hide(Input):
     agent: Slug
     endpoint: Slug = "default"
     hide_from: Literal["agent", "endpoint"] = "agent"
-    tools: Annotated[list[Annotated[Text, Field(min_length=1, max_length=300)]], Field(min_length=1, max_length=1_000)]
+    tools: Annotated[
+        list[Annotated[Text, Field(min_length=1, max_length=300)]],
+        Field(min_length=1, max_length=1_000),
+    ]
 
 
 class Hidden(Schema):
@@ -66,19 +75,35 @@ class Hidden(Schema):
     tokens_after: int
 
 
-def bill_out(found: Bill, *, agent: Agent, endpoint: Endpoint, hide_from: str, limit: int) -> BillOut:
+def bill_out(
+    found: Bill, *, agent: Agent, endpoint: Endpoint, hide_from: str, limit: int
+) -> BillOut:
     """A bill as the answer."""
     unused = {line.tool_id for line in found.unused}
     return BillOut(
-        agent=agent.slug, endpoint=endpoint.slug, hide_from=hide_from, tokens=found.total, instructions=found.instructions,
-        unused=found.wasted, calls_looked_at=found.looked, since=found.since, complete=found.all, kept=found.kept,
-        tools=[_tool_out(line, not line.own and line.tool_id in unused) for line in found.lines[:limit]],
+        agent=agent.slug,
+        endpoint=endpoint.slug,
+        hide_from=hide_from,
+        tokens=found.total,
+        instructions=found.instructions,
+        unused=found.wasted,
+        calls_looked_at=found.looked,
+        since=found.since,
+        complete=found.all,
+        kept=found.kept,
+        tools=[
+            _tool_out(line, not line.own and line.tool_id in unused) for line in found.lines[:limit]
+        ],
         left_out=max(0, len(found.lines) - limit),
-    )  # fmt: skip
+    )
 
 
 def _tool_out(line: Line, unused: bool) -> BilledTool:
     return BilledTool(
-        name=line.name, tool=None if line.own else f"{line.server}::{line.key}", tokens=line.tokens, calls=line.calls,
-        new=line.new, unused=unused,
-    )  # fmt: skip
+        name=line.name,
+        tool=None if line.own else f"{line.server}::{line.key}",
+        tokens=line.tokens,
+        calls=line.calls,
+        new=line.new,
+        unused=unused,
+    )

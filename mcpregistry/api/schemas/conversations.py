@@ -15,7 +15,10 @@ from mcpregistry.models.conversation import LONGEST_MESSAGE
 
 Servers = Annotated[
     list[Slug],
-    Field(max_length=1000, description="Servers whose tools are visible in the conversation. Use [] for all."),
+    Field(
+        max_length=1000,
+        description="Servers whose tools are visible in the conversation. Use [] for all.",
+    ),
 ]
 
 
@@ -27,9 +30,12 @@ class ConversationChange(Input):
 
 
 class ConversationNew(ConversationChange):
-    """A new conversation. With an agent's token it belongs to this agent; a user names the agent."""
+    """A new conversation. With an agent's token it belongs to this agent; a user names the
+    agent."""
 
-    agent: Slug | None = Field(default=None, description="Only with a user's token: the agent of the conversation.")
+    agent: Slug | None = Field(
+        default=None, description="Only with a user's token: the agent of the conversation."
+    )
 
 
 class ConversationOut(Schema):
@@ -54,7 +60,8 @@ class MessageNew(Input):
 
     text: Annotated[Text, Field(min_length=1, max_length=LONGEST_MESSAGE)]
     thought: bool = Field(
-        default=False, description="Only for agents: a note for the agent itself, which is shown only on request."
+        default=False,
+        description="Only for agents: a note for the agent itself, which is shown only on request.",
     )
 
 
@@ -62,7 +69,9 @@ class ConversationMessageOut(Schema):
     """A message. Its text is empty if retention has erased it."""
 
     id: int
-    kind: str = Field(description="Kind of message: in (to the agent), out (from the agent) or thought.")
+    kind: str = Field(
+        description="Kind of message: in (to the agent), out (from the agent) or thought."
+    )
     text: str
     author: str = Field(description="Author: user:NAME or agent:SLUG.")
     created_at: datetime
@@ -70,12 +79,21 @@ class ConversationMessageOut(Schema):
 
 def message_out(row: Message) -> ConversationMessageOut:
     """The row as its answer."""
-    return ConversationMessageOut(id=row.pk, kind=row.kind, text=row.text, author=row.author, created_at=row.created_at)
+    return ConversationMessageOut(
+        id=row.pk, kind=row.kind, text=row.text, author=row.author, created_at=row.created_at
+    )
 
 
 def conversation_out(row: Conversation) -> ConversationOut:
     """The row as its answer."""
     return ConversationOut(
-        id=row.pk, agent=row.agent.slug, title=row.title, state=row.state, servers=row.servers,
-        created_by=row.created_by, created_at=row.created_at, last_used_at=row.last_used_at, ended_at=row.ended_at,
-    )  # fmt: skip
+        id=row.pk,
+        agent=row.agent.slug,
+        title=row.title,
+        state=row.state,
+        servers=row.servers,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        last_used_at=row.last_used_at,
+        ended_at=row.ended_at,
+    )

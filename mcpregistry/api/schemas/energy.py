@@ -24,30 +24,57 @@ class PoolChange(Input):
     slug: Slug | None = None
     description: Long | None = None
     capacity: Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)] | None = None
-    regeneration: Annotated[Units, Field(description="Units that are refilled per second.")] | None = None
+    regeneration: (
+        Annotated[Units, Field(description="Units that are refilled per second.")] | None
+    ) = None
     critical: (
-        Annotated[Units, Field(description="Below this level, the work of the background sub-agent is reduced.")] | None
+        Annotated[
+            Units,
+            Field(description="Below this level, the work of the background sub-agent is reduced."),
+        ]
+        | None
     ) = None
     resume: (
-        Annotated[Units, Field(description="At this level, work that was paused because of low energy continues.")]
+        Annotated[
+            Units,
+            Field(
+                description="At this level, work that was paused because of low energy continues."
+            ),
+        ]
         | None
     ) = None
     low_policy: Annotated[LowPolicy, Field(strict=False)] | None = None
     on_empty: (
-        Annotated[OnEmpty, Field(strict=False, description="What happens to calls without enough energy.")] | None
+        Annotated[
+            OnEmpty, Field(strict=False, description="What happens to calls without enough energy.")
+        ]
+        | None
     ) = None
     max_wait: (
-        Annotated[float, Field(ge=0, le=45, description="Maximum number of seconds that a call waits for energy.")]
+        Annotated[
+            float,
+            Field(
+                ge=0, le=45, description="Maximum number of seconds that a call waits for energy."
+            ),
+        ]
         | None
     ) = None
     per_call: Units | None = None
     per_second: Units | None = None
     per_kilobyte: Units | None = None
     per_1000_input: (
-        Annotated[Units, Field(description="Units for 1,000 input tokens of a model of an expert tool.")] | None
+        Annotated[
+            Units, Field(description="Units for 1,000 input tokens of a model of an expert tool.")
+        ]
+        | None
     ) = None
     per_1000_cached: (
-        Annotated[Units, Field(description="Units for 1,000 input tokens that the provider read from its cache.")]
+        Annotated[
+            Units,
+            Field(
+                description="Units for 1,000 input tokens that the provider read from its cache."
+            ),
+        ]
         | None
     ) = None
     per_1000_output: Units | None = None
@@ -67,7 +94,9 @@ class PoolOut(Schema):
     level: float = Field(description="Current level in units.")
     state: str = Field(description="State of the pool: ok, low, critical or empty.")
     reserved: float = Field(description="Estimated units of running calls.")
-    seconds_to_full: float | None = Field(description="Seconds until the pool is full. Null if it does not refill.")
+    seconds_to_full: float | None = Field(
+        description="Seconds until the pool is full. Null if it does not refill."
+    )
     capacity: float
     regeneration: float
     critical: float
@@ -92,7 +121,9 @@ class EnergyEntryOut(Schema):
     amount: float
     before: float
     after: float
-    overdraft: float = Field(description="Units that were charged although the pool did not have them.")
+    overdraft: float = Field(
+        description="Units that were charged although the pool did not have them."
+    )
     agent: str
     reference: str = Field(
         description="Id of the call. For a run or a maintenance request, its id and the number of the charge, "
@@ -108,21 +139,43 @@ class GrantEnergy(Input):
 
 
 def pool_out(row: EnergyPool, *, to: str = "") -> PoolOut:
-    """The pool as its answer; ``row.agents`` should be prefetched. ``to``: the agent that asks, if it is one."""
+    """The pool as its answer; ``row.agents`` should be prefetched. ``to``: the agent that asks, if
+    it is one."""
     stand = pools.standing(row)
     return PoolOut(
-        slug=row.slug, description=row.description, level=stand.level, state=stand.state.value, reserved=stand.reserved,
-        seconds_to_full=stand.seconds_to_full, capacity=row.capacity, regeneration=row.regeneration,
-        critical=row.critical, resume=row.resume, low_policy=row.low_policy, on_empty=row.on_empty,
-        max_wait=row.max_wait, per_call=row.per_call, per_second=row.per_second, per_kilobyte=row.per_kilobyte,
-        per_1000_input=row.per_1000_input, per_1000_cached=row.per_1000_cached, per_1000_output=row.per_1000_output,
+        slug=row.slug,
+        description=row.description,
+        level=stand.level,
+        state=stand.state.value,
+        reserved=stand.reserved,
+        seconds_to_full=stand.seconds_to_full,
+        capacity=row.capacity,
+        regeneration=row.regeneration,
+        critical=row.critical,
+        resume=row.resume,
+        low_policy=row.low_policy,
+        on_empty=row.on_empty,
+        max_wait=row.max_wait,
+        per_call=row.per_call,
+        per_second=row.per_second,
+        per_kilobyte=row.per_kilobyte,
+        per_1000_input=row.per_1000_input,
+        per_1000_cached=row.per_1000_cached,
+        per_1000_output=row.per_1000_output,
         agents=sorted(agent.slug for agent in row.agents.all() if to in ("", agent.slug)),
-    )  # fmt: skip
+    )
 
 
 def entry_out(row: EnergyEntry) -> EnergyEntryOut:
     """The entry as its answer."""
     return EnergyEntryOut(
-        id=row.pk, kind=row.kind, amount=row.amount, before=row.before, after=row.after, overdraft=row.overdraft,
-        agent=row.agent_slug, reference=row.reference, at=row.at,
-    )  # fmt: skip
+        id=row.pk,
+        kind=row.kind,
+        amount=row.amount,
+        before=row.before,
+        after=row.after,
+        overdraft=row.overdraft,
+        agent=row.agent_slug,
+        reference=row.reference,
+        at=row.at,
+    )

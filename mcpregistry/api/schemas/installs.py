@@ -17,7 +17,7 @@ from mcpregistry.services.registry import settings
 EcosystemName = Literal["npm", "pypi", "mcpb"]
 StateName = Literal[
     "requested", "resolving", "waiting", "approved", "installing", "installed", "failed", "removed"
-]  # fmt: skip
+]
 
 
 class InstallNew(Input):
@@ -25,13 +25,22 @@ class InstallNew(Input):
 
     ecosystem: EcosystemName
     package: Annotated[
-        Text, Field(max_length=500, description="Name of the package. For a bundle (mcpb), its download address.")
+        Text,
+        Field(
+            max_length=500,
+            description="Name of the package. For a bundle (mcpb), its download address.",
+        ),
     ]
     version: Annotated[
-        Text, Field(max_length=64, description="Exact version. For a bundle, the SHA-256 of its file.")
+        Text,
+        Field(max_length=64, description="Exact version. For a bundle, the SHA-256 of its file."),
     ] = ""
     program: Annotated[
-        Text, Field(max_length=100, description="The program of the package that is the server, if there are several.")
+        Text,
+        Field(
+            max_length=100,
+            description="The program of the package that is the server, if there are several.",
+        ),
     ] = ""
     server: Slug | None = None
     slug: Annotated[Text, Field(max_length=63, description="Short name of the new server.")] = ""
@@ -88,8 +97,8 @@ class InstallOut(Schema):
 
 
 class ToolChange(Schema):
-    """A tool that would change. ``fields``: the changed parts of its definition; ``suspicious``: findings of the
-    scanner.
+    """A tool that would change. ``fields``: the changed parts of its definition; ``suspicious``:
+    findings of the scanner.
     """
 
     name: str
@@ -98,8 +107,8 @@ class ToolChange(Schema):
 
 
 class DefinitionChanges(Schema):
-    """What would change in the offers of the server, read in a sandbox before the package is used. At most 50 of each
-    kind.
+    """What would change in the offers of the server, read in a sandbox before the package is used.
+    At most 50 of each kind.
     """
 
     added: list[ToolChange]
@@ -110,7 +119,8 @@ class DefinitionChanges(Schema):
 
 
 class InstallWhole(InstallOut):
-    """A package with its lock, and how the lock and the definitions differ from what the server starts now."""
+    """A package with its lock, and how the lock and the definitions differ from what the server
+    starts now."""
 
     packages: list[PackageOut]
     changes: list[str]
@@ -119,7 +129,9 @@ class InstallWhole(InstallOut):
         description="Changes of the definitions. Null if they are not "
         "known, or if the package is not installed or already in use."
     )
-    definitions_error: str = Field(description="Why the definitions cannot be read before the package is used.")
+    definitions_error: str = Field(
+        description="Why the definitions cannot be read before the package is used."
+    )
 
 
 def install_out(install: Install) -> InstallOut:
@@ -131,38 +143,58 @@ def install_whole(install: Install) -> InstallWhole:
     """The row with its lock."""
     lock = requests.lock_of(install)
     packages = [
-        PackageOut(name=each.name, version=each.version, licence=install.licences.get(each.name, ""), hashes=[*each.hashes])
+        PackageOut(
+            name=each.name,
+            version=each.version,
+            licence=install.licences.get(each.name, ""),
+            hashes=[*each.hashes],
+        )
         for each in (lock.packages if lock else ())
-    ]  # fmt: skip
+    ]
     way = settings.way_for(install)
     changes = [str(change) for change in requests.changes_of(install)]
     return InstallWhole(
-        **_facts(install), packages=packages, changes=changes, definitions=_definitions(install),  # type: ignore[arg-type]
-        definitions_error=install.not_offered, inputs=[input_out(each) for each in (way.inputs if way else ())],
-    )  # fmt: skip
+        **_facts(install),  # type: ignore[arg-type]
+        packages=packages,
+        changes=changes,
+        definitions=_definitions(install),
+        definitions_error=install.not_offered,
+        inputs=[input_out(each) for each in (way.inputs if way else ())],
+    )
 
 
 def _definitions(install: Install) -> DefinitionChanges | None:
     if (found := offers.comparison(install)) is None:
         return None
     return DefinitionChanges(
-        added=[_tool(each) for each in found.added], changed=[_tool(each) for each in found.changed],
-        removed=[capped(name, 500) for name in found.removed], instructions_changed=bool(found.instructions),
+        added=[_tool(each) for each in found.added],
+        changed=[_tool(each) for each in found.changed],
+        removed=[capped(name, 500) for name in found.removed],
+        instructions_changed=bool(found.instructions),
         same=found.same,
-    )  # fmt: skip
+    )
 
 
 def _tool(changed: offers.Changed) -> ToolChange:
-    fields, suspicious = [each.field for each in changed.changes], [each.why for each in changed.findings]
+    fields = [each.field for each in changed.changes]
+    suspicious = [each.why for each in changed.findings]
     return ToolChange(name=changed.name, fields=fields, suspicious=suspicious)
 
 
 def _facts(install: Install) -> dict[str, object]:
     return {
-        "id": install.id, "server": install.server.slug if install.server else None,
-        "ecosystem": cast(EcosystemName, install.ecosystem), "package": install.package,
-        "version": install.version or install.wanted, "state": cast(StateName, install.state),
-        "reason": capped(install.reason), "lock_sha256": install.lock_sha256, "command": requests.command_of(install),
-        "size": install.size, "files": install.files, "requested_by": install.requested_by,
-        "approved_at": install.approved_at, "created_at": install.created_at,
-    }  # fmt: skip
+        "id": install.id,
+        "server": install.server.slug if install.server else None,
+        "ecosystem": cast(EcosystemName, install.ecosystem),
+        "package": install.package,
+        "version": install.version or install.wanted,
+        "state": cast(StateName, install.state),
+        "reason": capped(install.reason),
+        "lock_sha256": install.lock_sha256,
+        "command": requests.command_of(install),
+        "size": install.size,
+        "files": install.files,
+        "requested_by": install.requested_by,
+        "approved_at": install.approved_at,
+        "created_at": install.created_at,
+    }

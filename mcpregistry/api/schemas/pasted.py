@@ -16,16 +16,16 @@ from mcpregistry.domain.formats.pasted.secrets import taken_out
 
 
 class PastedIn(Input):
-    """Installation text of a server: a command line, an address, a block of a host's file, or the name of a registry
-    entry.
+    """Installation text of a server: a command line, an address, a block of a host's file, or the
+    name of a registry entry.
     """
 
     text: Annotated[Text, Field(min_length=1, max_length=MOST_CHARACTERS)]
 
 
 class PastedSecret(Schema):
-    """A text that looks like a secret. ``credential`` is the name by which the server refers to it. The value is not
-    repeated.
+    """A text that looks like a secret. ``credential`` is the name by which the server refers to it.
+    The value is not repeated.
     """
 
     credential: str
@@ -33,12 +33,15 @@ class PastedSecret(Schema):
     place: Literal["env", "headers", "command", "url"]
     filled_in: Annotated[
         bool,
-        Field(description="Whether the pasted text contained the value. False for a placeholder such as YOUR_API_KEY."),
+        Field(
+            description="Whether the pasted text contained the value. False for a placeholder such as YOUR_API_KEY."
+        ),
     ]
 
 
 class PastedServer(Schema):
-    """The recognized server, in the form of a new one. Each secret is a reference, ``${cred:NAME}``."""
+    """The recognized server, in the form of a new one. Each secret is a reference,
+    ``${cred:NAME}``."""
 
     slug: str
     transport: TransportName
@@ -51,7 +54,8 @@ class PastedServer(Schema):
 
 
 class PastedOut(Schema):
-    """What was recognized. ``registry_entry``: the registry entry that was named instead of a server."""
+    """What was recognized. ``registry_entry``: the registry entry that was named instead of a
+    server."""
 
     what: str
     servers: list[PastedServer]
@@ -67,16 +71,28 @@ def pasted_out(found: Pasted) -> PastedOut:
         if not n.plain
     ]
     return PastedOut(
-        what=found.what, servers=[*map(_pasted_server, found.document.servers)], registry_entry=found.registry, notes=notes,
-    )  # fmt: skip
+        what=found.what,
+        servers=[*map(_pasted_server, found.document.servers)],
+        registry_entry=found.registry,
+        notes=notes,
+    )
 
 
 def _pasted_server(entry: ServerEntry) -> PastedServer:
     plain, found = taken_out(entry)
     secrets = [
-        PastedSecret(credential=each.name, label=each.label, place=each.place, filled_in=bool(each.value)) for each in found
-    ]  # fmt: skip
+        PastedSecret(
+            credential=each.name, label=each.label, place=each.place, filled_in=bool(each.value)
+        )
+        for each in found
+    ]
     return PastedServer(
-        slug=plain.key, transport=plain.transport, command=[*plain.command], cwd=plain.cwd, env={**plain.env}, url=plain.url,
-        headers={**plain.headers}, secrets=secrets,
-    )  # fmt: skip
+        slug=plain.key,
+        transport=plain.transport,
+        command=[*plain.command],
+        cwd=plain.cwd,
+        env={**plain.env},
+        url=plain.url,
+        headers={**plain.headers},
+        secrets=secrets,
+    )

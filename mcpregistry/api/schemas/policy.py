@@ -1,4 +1,5 @@
-"""Policy rules, permits, what is confirmed of tools, tests of drafts, and the reasons of a decision."""
+"""Policy rules, permits, what is confirmed of tools, tests of drafts, and the reasons of a
+decision."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from mcpregistry.services.policy.replay import Report
 
 OutcomeWord = Literal["allow", "ask", "deny"]
 Seconds = Annotated[int, Field(ge=5, le=30 * 24 * 60 * 60)]
-ToolName = Annotated[Text, Field(min_length=1, max_length=600, description="Name of the tool as server::tool.")]
+ToolName = Annotated[
+    Text, Field(min_length=1, max_length=600, description="Name of the tool as server::tool.")
+]
 
 RefusalSeconds = Annotated[
     int,
@@ -37,9 +40,12 @@ class RuleChange(Input):
 
     name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     enabled: bool | None = None
-    draft: Annotated[bool, Field(description="A draft is disabled and has no effect until it is made live.")] | None = (
-        None
-    )
+    draft: (
+        Annotated[
+            bool, Field(description="A draft is disabled and has no effect until it is made live.")
+        ]
+        | None
+    ) = None
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     agent: Slug | None = None
     endpoint: Slug | None = None
@@ -47,12 +53,21 @@ class RuleChange(Input):
     server: Slug | None = None
     tool: ToolName | None = None
     condition: (
-        Annotated[Text, Field(max_length=LONGEST, description="CEL expression. If empty, the rule matches every call.")]
+        Annotated[
+            Text,
+            Field(
+                max_length=LONGEST,
+                description="CEL expression. If empty, the rule matches every call.",
+            ),
+        ]
         | None
     ) = None
     outcome: OutcomeWord | None = None
     approvers: (
-        Annotated[Text, Field(max_length=150, description="Name of the group whose members can decide.")] | None
+        Annotated[
+            Text, Field(max_length=150, description="Name of the group whose members can decide.")
+        ]
+        | None
     ) = None
     quorum: Annotated[int, Field(ge=1, le=10)] | None = None
     decide_seconds: Seconds | None = None
@@ -128,8 +143,8 @@ class ChangeOfTest(Schema):
 
 
 class RuleTestOut(Schema):
-    """``moved``: calls by outcome now and with the draft, for example {"allow>ask": 12}. ``held``, ``denied``,
-    ``allowed``: with the draft.
+    """``moved``: calls by outcome now and with the draft, for example {"allow>ask": 12}. ``held``,
+    ``denied``, ``allowed``: with the draft.
     """
 
     days: int
@@ -140,7 +155,9 @@ class RuleTestOut(Schema):
     held: int
     denied: int
     allowed: int
-    erased: int = Field(description="Calls that could not be checked, because retention has erased their arguments.")
+    erased: int = Field(
+        description="Calls that could not be checked, because retention has erased their arguments."
+    )
     gone: int = Field(description="Calls whose agent, endpoint, server or tool no longer exists.")
     failed: int = Field(description="Calls for which a condition gave no result.")
     moved: dict[str, int]
@@ -170,15 +187,17 @@ class AnnotationsIn(Input):
 
 
 class AnnotationsOut(Schema):
-    """``claimed``: annotations of the server, which have no effect. ``confirmed``: annotations that an operator has
-    confirmed.
+    """``claimed``: annotations of the server, which have no effect. ``confirmed``: annotations that
+    an operator has confirmed.
     """
 
     tool: str
     claimed: dict[str, bool]
     confirmed: dict[str, bool | None]
     risk: str
-    seen: str = Field(description="Fingerprint of the approved definition and of what is confirmed.")
+    seen: str = Field(
+        description="Fingerprint of the approved definition and of what is confirmed."
+    )
 
 
 class PermitOut(Schema):
@@ -244,8 +263,12 @@ class WhyOut(Schema):
 
 def rule_out(row: PolicyRule) -> RuleOut:
     """The row as its answer."""
-    plain: dict[str, Any] = {name: getattr(row, name) for name in RuleOut.model_fields if name not in _NAMED}
-    named: dict[str, Any] = {name: str(related) if (related := getattr(row, name)) else None for name in _NAMED}
+    plain: dict[str, Any] = {
+        name: getattr(row, name) for name in RuleOut.model_fields if name not in _NAMED
+    }
+    named: dict[str, Any] = {
+        name: str(related) if (related := getattr(row, name)) else None for name in _NAMED
+    }
     return RuleOut(**plain, **named)
 
 
@@ -256,52 +279,94 @@ _NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 def test_out(report: Report) -> RuleTestOut:
     """The report of a replay as its answer."""
     return RuleTestOut(
-        days=report.days, found=report.found, looked_at=report.looked_at, judged=report.judged, changed=report.changed,
-        held=report.held, denied=report.denied, allowed=report.allowed, erased=report.erased, gone=report.gone,
+        days=report.days,
+        found=report.found,
+        looked_at=report.looked_at,
+        judged=report.judged,
+        changed=report.changed,
+        held=report.held,
+        denied=report.denied,
+        allowed=report.allowed,
+        erased=report.erased,
+        gone=report.gone,
         failed=report.failed,
         moved={f"{before}>{after}": count for (before, after), count in report.moved.items()},
-        by_tool={tool: {str(word): n for word, n in counts.items()} for tool, counts in report.by_tool.items()},
+        by_tool={
+            tool: {str(word): n for word, n in counts.items()}
+            for tool, counts in report.by_tool.items()
+        },
         changes=[
             ChangeOfTest(agent=c.agent, tool=c.tool, before=c.before, after=c.after, calls=calls)
             for c, calls in report.changes.most_common(_CHANGES)
         ],
         examples=[
             ExampleOut(
-                call=e.call_id, at=e.at, agent=e.agent, tool=e.tool, arguments=e.arguments, before=e.before,
-                after=e.after, reason=e.reason,
+                call=e.call_id,
+                at=e.at,
+                agent=e.agent,
+                tool=e.tool,
+                arguments=e.arguments,
+                before=e.before,
+                after=e.after,
+                reason=e.reason,
             )
             for e in report.examples
         ],
-    )  # fmt: skip
+    )
 
 
 def annotations_out(tool: Tool) -> AnnotationsOut:
     """What is claimed and what is confirmed of the tool, and the risk that follows."""
     confirmed = {name: getattr(tool, name) for name in behaviour.HINTS}
-    return AnnotationsOut(tool=str(tool), claimed=behaviour.claims(tool), confirmed=confirmed, risk=risk_of(tool).level,
-                          seen=behaviour.seen_of(tool))  # fmt: skip
+    return AnnotationsOut(
+        tool=str(tool),
+        claimed=behaviour.claims(tool),
+        confirmed=confirmed,
+        risk=risk_of(tool).level,
+        seen=behaviour.seen_of(tool),
+    )
 
 
 def permit_out(row: Permit) -> PermitOut:
     """The row as its answer."""
     return PermitOut(
-        id=row.pk, agent=row.agent.slug, tool=str(row.tool), argument_pins=row.argument_pins, expires_at=row.expires_at,
-        uses_left=row.uses_left, request=row.request_id, created_by=row.created_by.username if row.created_by else None,
-        created_at=row.created_at, revoked_at=row.revoked_at,
-    )  # fmt: skip
+        id=row.pk,
+        agent=row.agent.slug,
+        tool=str(row.tool),
+        argument_pins=row.argument_pins,
+        expires_at=row.expires_at,
+        uses_left=row.uses_left,
+        request=row.request_id,
+        created_by=row.created_by.username if row.created_by else None,
+        created_at=row.created_at,
+        revoked_at=row.revoked_at,
+    )
 
 
 def why_out(found: Why) -> WhyOut:
     """An explanation as its answer."""
     decision = found.decision
     return WhyOut(
-        agent=found.agent, endpoint=found.endpoint, tool=found.tool, listed=found.listed, name=found.name,
-        answer=found.answer, outcome=decision.outcome if decision else None,
+        agent=found.agent,
+        endpoint=found.endpoint,
+        tool=found.tool,
+        listed=found.listed,
+        name=found.name,
+        answer=found.answer,
+        outcome=decision.outcome if decision else None,
         rule=decision.reason if decision else None,
         stages=[StageOut(name=s.name, ok=s.ok, fact=s.fact, remedy=s.remedy) for s in found.stages],
         rules=[
-            VerdictOut(rule=v.rule.id, name=v.rule.name, priority=v.rule.priority, outcome=v.rule.outcome, fit=v.fit, why=v.why)
+            VerdictOut(
+                rule=v.rule.id,
+                name=v.rule.name,
+                priority=v.rule.priority,
+                outcome=v.rule.outcome,
+                fit=v.fit,
+                why=v.why,
+            )
             for v in found.verdicts
         ],
-        asked=list(found.asked), permit=found.permit,
-    )  # fmt: skip
+        asked=list(found.asked),
+        permit=found.permit,
+    )

@@ -12,10 +12,22 @@ from mcpregistry.api.schemas.basics import capped, decoded
 from mcpregistry.models import AuditEntry, Invocation
 
 _SAME = (
-    "id", "state", "exposed_name", "origin", "outcome", "error_code", "warning", "host_name", "requester", "request_id",
+    "id",
+    "state",
+    "exposed_name",
+    "origin",
+    "outcome",
+    "error_code",
+    "warning",
+    "host_name",
+    "requester",
+    "request_id",
     "result_bytes",
-    "received_at", "dispatched_at", "finished_at", "duration_ms",
-)  # fmt: skip
+    "received_at",
+    "dispatched_at",
+    "finished_at",
+    "duration_ms",
+)
 
 
 class InvocationOut(Schema):
@@ -29,7 +41,9 @@ class InvocationOut(Schema):
     tool: str
     exposed_name: str
     origin: str
-    outcome: str = Field(description="Decision of the rules: allow, ask or deny. Empty if none was made.")
+    outcome: str = Field(
+        description="Decision of the rules: allow, ask or deny. Empty if none was made."
+    )
     reason: str
     error_code: str
     warning: str = Field(description="Problem with a result that was passed on anyway.")
@@ -42,7 +56,9 @@ class InvocationOut(Schema):
     dispatched_at: datetime | None
     finished_at: datetime | None
     duration_ms: float | None
-    energy_consumed: float | None = Field(description="Energy units that the call cost. Null if it cost none.")
+    energy_consumed: float | None = Field(
+        description="Energy units that the call cost. Null if it cost none."
+    )
 
 
 class InvocationDetail(InvocationOut):
@@ -73,8 +89,8 @@ class AuditOut(Schema):
 
 
 class Verification(Schema):
-    """The last verification of the audit log. ``intact`` is null before the first one; ``entries`` is the number of
-    entries read.
+    """The last verification of the audit log. ``intact`` is null before the first one; ``entries``
+    is the number of entries read.
     """
 
     verified_at: datetime | None
@@ -94,21 +110,38 @@ def invocation_out(row: Invocation) -> InvocationOut:
 def invocation_detail(row: Invocation) -> InvocationDetail:
     """The row as its answer, with arguments and result."""
     return InvocationDetail(
-        **_facts(row), server_revision=row.server_revision, definition_hash=row.definition_hash,
-        binding=row.binding, arguments=decoded(row.arguments), result=decoded(row.result),
-    )  # fmt: skip
+        **_facts(row),
+        server_revision=row.server_revision,
+        definition_hash=row.definition_hash,
+        binding=row.binding,
+        arguments=decoded(row.arguments),
+        result=decoded(row.result),
+    )
 
 
 def audit_out(row: AuditEntry) -> AuditOut:
     """The row as its answer."""
     return AuditOut(
-        id=row.id, at=row.at, kind=row.kind, actor=row.actor, subject=row.subject, writer=row.writer, seq=row.seq,
-        hash=row.hash, facts=decoded(row.body),
-    )  # fmt: skip
+        id=row.id,
+        at=row.at,
+        kind=row.kind,
+        actor=row.actor,
+        subject=row.subject,
+        writer=row.writer,
+        seq=row.seq,
+        hash=row.hash,
+        facts=decoded(row.body),
+    )
 
 
 def _facts(row: Invocation) -> dict[str, Any]:
-    names = {"agent": row.agent_slug, "endpoint": row.endpoint_slug, "server": row.server_slug, "tool": row.tool_name}
+    names = {
+        "agent": row.agent_slug,
+        "endpoint": row.endpoint_slug,
+        "server": row.server_slug,
+        "tool": row.tool_name,
+    }
     more = {"reason": capped(row.reason), "conversation": row.conversation_id}
-    more["energy_consumed"] = row.energy_consumed  # type: ignore[attr-defined]  # read ``with_energy``
+    # read ``with_energy``
+    more["energy_consumed"] = row.energy_consumed  # type: ignore[attr-defined]
     return {name: getattr(row, name) for name in _SAME} | names | more

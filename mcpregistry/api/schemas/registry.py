@@ -16,7 +16,10 @@ from mcpregistry.services.registry import sources
 from mcpregistry.services.registry.adding import Wish, ways_here
 
 Address = Annotated[
-    Text, Field(max_length=500, description="Address without /v0.1, for example https://registry.example.")
+    Text,
+    Field(
+        max_length=500, description="Address without /v0.1, for example https://registry.example."
+    ),
 ]
 
 
@@ -37,15 +40,26 @@ class RegistryChange(Input):
         | None
     ) = None
     allowed_networks: list[Text] | None = None
-    by_clock: Annotated[bool, Field(description="If true, the registry is read every hour.")] | None = None
+    by_clock: (
+        Annotated[bool, Field(description="If true, the registry is read every hour.")] | None
+    ) = None
     disable_deleted: (
         Annotated[
-            bool, Field(description="If true, servers whose package or address the registry deletes are disabled.")
+            bool,
+            Field(
+                description="If true, servers whose package or address the registry deletes are disabled."
+            ),
         ]
         | None
     ) = None
     propose_versions: (
-        Annotated[bool, Field(description="If true, newer versions of packages that servers use are requested.")] | None
+        Annotated[
+            bool,
+            Field(
+                description="If true, newer versions of packages that servers use are requested."
+            ),
+        ]
+        | None
     ) = None
 
 
@@ -70,7 +84,9 @@ class RegistryOut(Schema):
     synced_at: datetime | None = Field(description="When the registry was last read completely.")
     pages: int
     skipped: int = Field(description="Number of entries that could not be used.")
-    error: str = Field(description="Why the last sync failed, and what to do. Empty if it succeeded.")
+    error: str = Field(
+        description="Why the last sync failed, and what to do. Empty if it succeeded."
+    )
 
 
 class InputOut(Schema):
@@ -129,11 +145,16 @@ class EntryWhole(RegistryEntryOut):
 class EntryAdd(Input):
     """How to add an entry. `values`: the value of each input, by its key."""
 
-    way: Annotated[int, Field(ge=0, le=100, description="Number of the install option in `ways`, from 0.")] = 0
+    way: Annotated[
+        int, Field(ge=0, le=100, description="Number of the install option in `ways`, from 0.")
+    ] = 0
     slug: Slug | None = None
     values: Annotated[dict[Text, Text], Field(max_length=100)] = {}
     sha256: Annotated[
-        Text, Field(min_length=64, max_length=64, description="SHA-256 of the entry as you have read it.")
+        Text,
+        Field(
+            min_length=64, max_length=64, description="SHA-256 of the entry as you have read it."
+        ),
     ]
 
     def wish(self) -> Wish:
@@ -171,12 +192,22 @@ def entry_added(made: Server | Install) -> EntryAdded:
 def registry_out(row: RegistrySource) -> RegistryOut:
     """The registry as its answer."""
     names = (
-        "slug", "base_url", "allowed_networks", "by_clock", "disable_deleted", "propose_versions", "synced_at", "pages",
-        "skipped", "error",
-    )  # fmt: skip
+        "slug",
+        "base_url",
+        "allowed_networks",
+        "by_clock",
+        "disable_deleted",
+        "propose_versions",
+        "synced_at",
+        "pages",
+        "skipped",
+        "error",
+    )
     reading = sources.state_of(row) in ("reading", "waiting")
     return RegistryOut(
-        reading=reading, has_token=bool(row.sealed_token), **{name: getattr(row, name) for name in names}
+        reading=reading,
+        has_token=bool(row.sealed_token),
+        **{name: getattr(row, name) for name in names},
     )
 
 
@@ -187,27 +218,52 @@ def entry_out(row: RegistryEntry) -> RegistryEntryOut:
 
 def entry_whole(row: RegistryEntry) -> EntryWhole:
     """The entry as its own answer."""
-    return EntryWhole(**_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways_here(row)])
+    return EntryWhole(
+        **_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways_here(row)]
+    )
 
 
 def _facts(row: RegistryEntry) -> dict[str, Any]:
-    names = ("name", "version", "title", "description", "status", "status_message", "altered_at", "published_at")
+    names = (
+        "name",
+        "version",
+        "title",
+        "description",
+        "status",
+        "status_message",
+        "altered_at",
+        "published_at",
+    )
     return {name: getattr(row, name) for name in names} | {
-        "id": row.pk, "registry": row.source.slug, "kinds": row.kinds.split(), "newest": row.is_latest,
-    }  # fmt: skip
+        "id": row.pk,
+        "registry": row.source.slug,
+        "kinds": row.kinds.split(),
+        "newest": row.is_latest,
+    }
 
 
 def input_out(asked: Asked) -> InputOut:
     """What is asked for, as its answer."""
     return InputOut(
-        key=asked.key, place=asked.place, name=asked.name, description=asked.description, required=asked.required,
-        secret=asked.secret, default=asked.default, choices=list(asked.choices), many=asked.many,
-    )  # fmt: skip
+        key=asked.key,
+        place=asked.place,
+        name=asked.name,
+        description=asked.description,
+        required=asked.required,
+        secret=asked.secret,
+        default=asked.default,
+        choices=list(asked.choices),
+        many=asked.many,
+    )
 
 
 def _way_out(way: Way) -> WayOut:
     inputs = [input_out(each) for each in way.inputs]
     return WayOut(
-        kind=way.kind, transport=way.transport, identifier=way.identifier, version=way.version, inputs=inputs,
+        kind=way.kind,
+        transport=way.transport,
+        identifier=way.identifier,
+        version=way.version,
+        inputs=inputs,
         problem=way.problem,
-    )  # fmt: skip
+    )

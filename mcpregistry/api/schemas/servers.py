@@ -1,4 +1,5 @@
-"""Servers, their tests, events and status. Values of env and headers go in, only their names come out."""
+"""Servers, their tests, events and status. Values of env and headers go in, only their names come
+out."""
 
 from __future__ import annotations
 
@@ -31,13 +32,16 @@ Count = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ServerChange(Input):
-    """Changes of a server. You can leave out any key. If given, env and headers are replaced as a whole."""
+    """Changes of a server. You can leave out any key. If given, env and headers are replaced as a
+    whole."""
 
     slug: Slug | None = None
     name: Annotated[Text, Field(max_length=200)] | None = None
     description: Annotated[Text, Field(max_length=10_000)] | None = None
     transport: TransportName | None = None
-    command: Annotated[list[Annotated[Text, Field(max_length=10_000)]], Field(max_length=200)] | None = None
+    command: (
+        Annotated[list[Annotated[Text, Field(max_length=10_000)]], Field(max_length=200)] | None
+    ) = None
     cwd: Annotated[Text, Field(max_length=1000)] | None = None
     env: Annotated[Pairs, Field(max_length=200)] | None = None
     sandbox: SandboxName | None = None
@@ -48,17 +52,29 @@ class ServerChange(Input):
     sandbox_listen: PortList | None = None
     max_memory_mb: (
         Annotated[
-            int, Field(ge=0, le=MOST_MB, description="Maximum memory of all processes together, in MB. 0 for no limit.")
+            int,
+            Field(
+                ge=0,
+                le=MOST_MB,
+                description="Maximum memory of all processes together, in MB. 0 for no limit.",
+            ),
         ]
         | None
     ) = None
     max_processes: (
-        Annotated[int, Field(ge=0, le=100_000, description="Maximum number of processes. 0 for no limit.")] | None
+        Annotated[
+            int, Field(ge=0, le=100_000, description="Maximum number of processes. 0 for no limit.")
+        ]
+        | None
     ) = None
     max_cpu_seconds: (
         Annotated[
             int,
-            Field(ge=0, le=MOST_SECONDS, description="Maximum CPU seconds of all processes together. 0 for no limit."),
+            Field(
+                ge=0,
+                le=MOST_SECONDS,
+                description="Maximum CPU seconds of all processes together. 0 for no limit.",
+            ),
         ]
         | None
     ) = None
@@ -87,7 +103,9 @@ class ServerChange(Input):
     ) = None
     url: Annotated[Text, Field(max_length=2000)] | None = None
     headers: Annotated[Pairs, Field(max_length=100)] | None = None
-    allowed_networks: Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None = None
+    allowed_networks: (
+        Annotated[list[Annotated[Text, Field(max_length=50)]], Field(max_length=50)] | None
+    ) = None
     connect_mode: Literal["lazy", "eager", "manual"] | None = None
     resend: Literal["never", "safe", "always"] | None = None
     protocol_mode: Literal["auto", "legacy", "modern"] | None = None
@@ -116,7 +134,14 @@ class ServerChange(Input):
     asks_roots: bool | None = None
     check_interval: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     trial_hours: (
-        Annotated[int, Field(ge=0, le=8760, description="Hours between two trials. 0 disables trials on a schedule.")]
+        Annotated[
+            int,
+            Field(
+                ge=0,
+                le=8760,
+                description="Hours between two trials. 0 disables trials on a schedule.",
+            ),
+        ]
         | None
     ) = None
     mcp_apps: bool | None = None
@@ -132,16 +157,25 @@ class Confirmation(Input):
     """The hash of the launch that was checked."""
 
     launch_hash: Annotated[
-        Text, Field(min_length=64, max_length=64, description="The value of the hash that 'launch' returned.")
+        Text,
+        Field(
+            min_length=64,
+            max_length=64,
+            description="The value of the hash that 'launch' returned.",
+        ),
     ]
 
 
 class TestOrder(Input):
     """What the test does. It always tests the stored, confirmed server."""
 
-    call_tool: Annotated[Text, Field(max_length=200, description="Name of a harmless tool to call, or empty.")] = ""
+    call_tool: Annotated[
+        Text, Field(max_length=200, description="Name of a harmless tool to call, or empty.")
+    ] = ""
     call_arguments: Object = {}
-    in_sandbox: Annotated[bool, Field(description="Whether to run the test in the sandbox.")] = False
+    in_sandbox: Annotated[bool, Field(description="Whether to run the test in the sandbox.")] = (
+        False
+    )
 
 
 class ServerOut(Schema):
@@ -192,8 +226,12 @@ class ServerOut(Schema):
     asks_roots: bool
     check_interval: int
     trial_hours: int
-    mcp_apps: bool = Field(description="Whether tools can show pages of the server (ui:// resources) in hosts.")
-    features: list[str] = Field(description="Features besides lists: completions, logging, subscriptions.")
+    mcp_apps: bool = Field(
+        description="Whether tools can show pages of the server (ui:// resources) in hosts."
+    )
+    features: list[str] = Field(
+        description="Features besides lists: completions, logging, subscriptions."
+    )
     lifecycle: LifecycleName
     launch_confirmed: bool
     confirmed_at: datetime | None
@@ -204,9 +242,11 @@ class ServerOut(Schema):
 
 
 class LaunchOut(Schema):
-    """What a user confirms. The hash covers the secret values too, so only users who can confirm see it.
+    """What a user confirms. The hash covers the secret values too, so only users who can confirm
+    see it.
 
-    ``env_values`` are the variables that decide where code comes from. Null if the value may be a secret.
+    ``env_values`` are the variables that decide where code comes from. Null if the value may be a
+    secret.
     """
 
     facts: dict[str, Any]
@@ -225,12 +265,17 @@ class ConnectionOut(Schema):
     seen_at: datetime
     last_error: str
     last_connect_time: datetime | None = Field(description="When this process last connected.")
-    reconnect_attempts: int = Field(description="Number of consecutive failures since the last answered call.")
-    sessions: int = Field(description="Number of open connections of single agents and host sessions.")
+    reconnect_attempts: int = Field(
+        description="Number of consecutive failures since the last answered call."
+    )
+    sessions: int = Field(
+        description="Number of open connections of single agents and host sessions."
+    )
 
 
 class StatusOut(Schema):
-    """Counters cover the last 90 days. ``last_error`` is kept until the next failure replaces it."""
+    """Counters cover the last 90 days. ``last_error`` is kept until the next failure replaces
+    it."""
 
     server_name: str = Field(description="Slug of the server.")
     name: str = Field(description="Name of the server on pages.")
@@ -246,12 +291,16 @@ class StatusOut(Schema):
     last_error_code: str
     last_error_time: datetime | None
     last_ok_time: datetime | None
-    last_connect_time: datetime | None = Field(description="When a process last connected to make calls.")
+    last_connect_time: datetime | None = Field(
+        description="When a process last connected to make calls."
+    )
     last_used_time: datetime | None = Field(
         description="Time of the last call that succeeded or failed, as long as calls are kept. Reading the list "
         "of tools does not count."
     )
-    reconnect_attempts: int = Field(description="Highest number of consecutive attempts among the processes.")
+    reconnect_attempts: int = Field(
+        description="Highest number of consecutive attempts among the processes."
+    )
     tools_left_out: list[str] = Field(
         description="Definitions that are left out or shown to hosts with changes, each with the reason."
     )
@@ -259,7 +308,8 @@ class StatusOut(Schema):
 
 
 class ErrorPatternOut(Schema):
-    """Similar failures of one tool. ``shape`` is their text without names and numbers, which vary."""
+    """Similar failures of one tool. ``shape`` is their text without names and numbers, which
+    vary."""
 
     tool: str
     code: str
@@ -327,11 +377,44 @@ class ServerTestOut(Schema):
 
 
 _SAME = (
-    "slug", "name", "description", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend",
-    "protocol_mode", "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "max_definition_bytes", "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "check_interval", "trial_hours", "mcp_apps", "features",
-    *SANDBOX, *BOUNDS, "lifecycle", "launch_confirmed", "confirmed_at", "revision", "source", "created_at", "updated_at",
-)  # fmt: skip
+    "slug",
+    "name",
+    "description",
+    "transport",
+    "command",
+    "cwd",
+    "url",
+    "allowed_networks",
+    "connect_mode",
+    "resend",
+    "protocol_mode",
+    "connect_timeout",
+    "request_timeout",
+    "idle_timeout",
+    "max_message_bytes",
+    "max_concurrency",
+    "max_tools",
+    "max_definition_bytes",
+    "shared_by",
+    "max_sessions",
+    "asks_elicitation",
+    "asks_sampling",
+    "asks_roots",
+    "sampling_expert",
+    "check_interval",
+    "trial_hours",
+    "mcp_apps",
+    "features",
+    *SANDBOX,
+    *BOUNDS,
+    "lifecycle",
+    "launch_confirmed",
+    "confirmed_at",
+    "revision",
+    "source",
+    "created_at",
+    "updated_at",
+)
 
 
 def server_out(server: Server, *, whole: bool = True) -> ServerOut:
@@ -347,33 +430,59 @@ def server_out(server: Server, *, whole: bool = True) -> ServerOut:
 
 
 def launch_out(server: Server, *, whole: bool = True) -> LaunchOut:
-    """What a person confirms, with the hash to confirm it by; not ``whole``: as of ``server_out``."""
+    """What a person confirms, with the hash to confirm it by; not ``whole``: as of
+    ``server_out``."""
     launch = server.launch_facts()
     facts = (launch if whole else without_secrets(launch)) | {"env_values": shown_env(server.env)}
-    return LaunchOut(facts=facts, launch_hash=server.launch_hash(), confirmed=server.launch_confirmed)
+    return LaunchOut(
+        facts=facts, launch_hash=server.launch_hash(), confirmed=server.launch_confirmed
+    )
 
 
 def connection_out(row: Connection) -> ConnectionOut:
     """The row as its answer."""
     return ConnectionOut(
-        process=row.process, state=row.state, protocol_era=row.protocol_era, pid=row.pid,
-        since=row.since, seen_at=row.seen_at, last_error=capped(row.last_error),
-        last_connect_time=row.connected_at, reconnect_attempts=row.attempts, sessions=row.sessions,
-    )  # fmt: skip
+        process=row.process,
+        state=row.state,
+        protocol_era=row.protocol_era,
+        pid=row.pid,
+        since=row.since,
+        seen_at=row.seen_at,
+        last_error=capped(row.last_error),
+        last_connect_time=row.connected_at,
+        reconnect_attempts=row.attempts,
+        sessions=row.sessions,
+    )
 
 
 def event_out(event: ServerEvent) -> EventOut:
     """The row as its answer."""
-    return EventOut(id=event.id, at=event.at, kind=event.kind, message=capped(event.message), process=event.process)
+    return EventOut(
+        id=event.id,
+        at=event.at,
+        kind=event.kind,
+        message=capped(event.message),
+        process=event.process,
+    )
 
 
 def test_out(test: ServerTest) -> ServerTestOut:
     """The row as its answer."""
     return ServerTestOut(
-        id=test.id, server=test.server.slug, verdict=cast(Verdict, test.verdict), requested_at=test.requested_at,
-        started_at=test.started_at, finished_at=test.finished_at, call_tool=test.call_tool,
+        id=test.id,
+        server=test.server.slug,
+        verdict=cast(Verdict, test.verdict),
+        requested_at=test.requested_at,
+        started_at=test.started_at,
+        finished_at=test.finished_at,
+        call_tool=test.call_tool,
         in_sandbox=test.in_sandbox,
-        server_revision=test.server_revision, protocol_era=test.protocol_era, timings=test.timings,
-        tool_count=test.tool_count, left_out=test.left_out, error_code=test.error_code, error=capped(test.error),
+        server_revision=test.server_revision,
+        protocol_era=test.protocol_era,
+        timings=test.timings,
+        tool_count=test.tool_count,
+        left_out=test.left_out,
+        error_code=test.error_code,
+        error=capped(test.error),
         stderr_tail=capped(test.stderr_tail, 64 * 1024),
-    )  # fmt: skip
+    )

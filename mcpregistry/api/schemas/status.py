@@ -13,7 +13,9 @@ class SiteStatus(Schema):
     servers_active: int
     servers_draft: int
     servers_disabled: int
-    servers_unavailable: int = Field(description="Active servers that failed several times in a row.")
+    servers_unavailable: int = Field(
+        description="Active servers that failed several times in a row."
+    )
     tools: int = Field(description="Tools that servers offer, approved or not.")
     definitions_waiting: int = Field(description="New or changed tools that wait for a decision.")
     calls_open: int = Field(description="Calls that are held, ready or sent, and have not ended.")

@@ -27,7 +27,9 @@ class ToolChange(Input):
 
     enabled: bool | None = None
     idempotent: bool | None = None
-    call_energy: float | None = Field(None, ge=0, description="Your estimate of the energy units of one call.")
+    call_energy: float | None = Field(
+        None, ge=0, description="Your estimate of the energy units of one call."
+    )
     call_cost: float | None = Field(
         None, ge=0, le=9999, description="Your estimate of the price of one call in US dollars."
     )
@@ -44,7 +46,8 @@ class ToolChange(Input):
 
 
 class ToolOut(Schema):
-    """``name`` is the name on endpoints with the default naming style; ``key`` is server::tool (server::prompt:name)."""
+    """``name`` is the name on endpoints with the default naming style; ``key`` is server::tool
+    (server::prompt:name)."""
 
     name: str
     key: str
@@ -83,7 +86,8 @@ class DefinitionOut(Schema):
 
 
 class FindingOut(Schema):
-    """A finding of the scanner: a hint for the approver, not a decision. ``where`` is a JSON pointer into ``data``."""
+    """A finding of the scanner: a hint for the approver, not a decision. ``where`` is a JSON
+    pointer into ``data``."""
 
     kind: str
     severity: Level
@@ -107,8 +111,8 @@ class RewordingOut(Schema):
 
 
 class DefinitionDetail(DefinitionOut):
-    """``changes`` compares with the approved definition, word by word. It is empty for a new tool and for the approved
-    definition.
+    """``changes`` compares with the approved definition, word by word. It is empty for a new tool
+    and for the approved definition.
     """
 
     findings: list[FindingOut]
@@ -129,8 +133,8 @@ class DriftOut(Schema):
 
 
 class ToolDetail(ToolOut):
-    """``input_schema`` (of a prompt: the schema of its arguments) belongs to the approved definition; ``latest`` is
-    the current definition.
+    """``input_schema`` (of a prompt: the schema of its arguments) belongs to the approved
+    definition; ``latest`` is the current definition.
     """
 
     input_schema: dict[str, Any] | bool | None
@@ -140,12 +144,16 @@ class ToolDetail(ToolOut):
 
 
 def tool_out(tool: Tool, name: str, rates: Rates | None = None) -> ToolOut:
-    """The row as its answer; ``name`` is its exposed name in the default style, ``rates`` those of who asks."""
+    """The row as its answer; ``name`` is its exposed name in the default style, ``rates`` those of
+    who asks."""
     return ToolOut(**_facts(tool, name, rates))
 
 
-def tool_detail(tool: Tool, name: str, *, connected: bool, rates: Rates | None = None) -> ToolDetail:
-    """The row as its answer, with schemas; ``connected``: some process holds a connection to its server."""
+def tool_detail(
+    tool: Tool, name: str, *, connected: bool, rates: Rates | None = None
+) -> ToolDetail:
+    """The row as its answer, with schemas; ``connected``: some process holds a connection to its
+    server."""
     return ToolDetail(
         **_facts(tool, name, rates),
         input_schema=arguments_schema(tool.kind, tool.pinned.data) if tool.pinned else None,  # type: ignore[arg-type]
@@ -158,52 +166,89 @@ def tool_detail(tool: Tool, name: str, *, connected: bool, rates: Rates | None =
 def definition_out(definition: Definition, tool: Tool) -> DefinitionOut:
     """The row as its answer."""
     return DefinitionOut(
-        id=definition.id, tool=str(tool), hash=definition.hash, seen_at=definition.seen_at,
-        decided_at=definition.decided_at, approved=definition.approved,
-        serving=tool.status == "approved" and tool.pinned_id == definition.id, data=decoded(definition.body),
-    )  # fmt: skip
+        id=definition.id,
+        tool=str(tool),
+        hash=definition.hash,
+        seen_at=definition.seen_at,
+        decided_at=definition.decided_at,
+        approved=definition.approved,
+        serving=tool.status == "approved" and tool.pinned_id == definition.id,
+        data=decoded(definition.body),
+    )
 
 
 _SEVERITIES: dict[int, Level] = {
-    Severity.CLEAN: "clean", Severity.NOTE: "note", Severity.ALARM: "suspicious", Severity.DANGER: "danger",
-}  # fmt: skip
+    Severity.CLEAN: "clean",
+    Severity.NOTE: "note",
+    Severity.ALARM: "suspicious",
+    Severity.DANGER: "danger",
+}
 
 
 def definition_detail(definition: Definition, tool: Tool) -> DefinitionDetail:
     """The row as its answer, with findings and what differs from the approved definition."""
     compared = tool.pinned is not None and tool.pinned.pk != definition.pk
     found = [
-        FindingOut(kind=f.kind, severity=_SEVERITIES[f.severity], where=f.where, excerpt=f.excerpt, why=f.why)
+        FindingOut(
+            kind=f.kind,
+            severity=_SEVERITIES[f.severity],
+            where=f.where,
+            excerpt=f.excerpt,
+            why=f.why,
+        )
         for f in definition.findings
-    ]  # fmt: skip
+    ]
     changes = rewordings(tool.pinned.data, definition.data) if compared and tool.pinned else []
     return DefinitionDetail(
-        **definition_out(definition, tool).dict(), findings=found,
+        **definition_out(definition, tool).dict(),
+        findings=found,
         changes=[
-            RewordingOut(field=c.field, segments=[SegmentOut(sign=s, text=capped(text)) for s, text in c.segments])
+            RewordingOut(
+                field=c.field,
+                segments=[SegmentOut(sign=s, text=capped(text)) for s, text in c.segments],
+            )
             for c in changes
         ],
-    )  # fmt: skip
+    )
 
 
 def drift_out(tool: Tool) -> DriftOut:
     """A tool that no agent sees, with the reason."""
-    old, new = tool.pinned, tool.latest
+    old = tool.pinned
+    new = tool.latest
     fields = differences(old.data, new.data) if old and new and old.pk != new.pk else []
     return DriftOut(
-        tool=str(tool), server=tool.server.slug, status=cast(ToolStatus, tool.status), fields=fields,
-        severity=_SEVERITIES[new.severity if new else 0], last_seen_at=tool.last_seen_at,
-        approved=tool.pinned_id, latest=tool.latest_id,
-    )  # fmt: skip
+        tool=str(tool),
+        server=tool.server.slug,
+        status=cast(ToolStatus, tool.status),
+        fields=fields,
+        severity=_SEVERITIES[new.severity if new else 0],
+        last_seen_at=tool.last_seen_at,
+        approved=tool.pinned_id,
+        latest=tool.latest_id,
+    )
 
 
 def _facts(tool: Tool, name: str, rates: Rates | None) -> dict[str, Any]:
-    shown, cost = tool.pinned or tool.latest, estimates.of_tool(tool, rates)
+    shown = tool.pinned or tool.latest
+    cost = estimates.of_tool(tool, rates)
     return {
-        "name": name, "key": str(tool), "kind": "mcp", "offers": tool.kind, "server_id": tool.server.slug, "server_name": tool.server.title,
-        "original_name": tool.name, "description": capped(shown.description) if shown else "", "status": tool.status,
-        "enabled": tool.enabled, "own_name": tool.own_name, "own_description": tool.own_description,
-        "idempotent": tool.idempotent, "call_energy": tool.call_energy,
-        "call_cost": None if tool.call_cost is None else float(tool.call_cost), "first_seen_at": tool.first_seen_at,
-        "estimated_energy_cost": None if cost is None else round(cost.units, 2), "last_seen_at": tool.last_seen_at,
-    }  # fmt: skip
+        "name": name,
+        "key": str(tool),
+        "kind": "mcp",
+        "offers": tool.kind,
+        "server_id": tool.server.slug,
+        "server_name": tool.server.title,
+        "original_name": tool.name,
+        "description": capped(shown.description) if shown else "",
+        "status": tool.status,
+        "enabled": tool.enabled,
+        "own_name": tool.own_name,
+        "own_description": tool.own_description,
+        "idempotent": tool.idempotent,
+        "call_energy": tool.call_energy,
+        "call_cost": None if tool.call_cost is None else float(tool.call_cost),
+        "first_seen_at": tool.first_seen_at,
+        "estimated_energy_cost": None if cost is None else round(cost.units, 2),
+        "last_seen_at": tool.last_seen_at,
+    }

@@ -23,25 +23,31 @@ class AdviceOut(Schema):
 
 
 class UsageOut(Schema):
-    """One tool, server, agent, endpoint or expert tool in a period. Times are in milliseconds, with an error of at
-    most 19 %.
+    """One tool, server, agent, endpoint or expert tool in a period. Times are in milliseconds, with
+    an error of at most 19 %.
     """
 
     server: str = Field(description="The server of a tool. Empty for other rows.")
     name: str = Field(description="Name of the row. Empty for calls of names that do not exist.")
     calls: int
-    calls_before: int = Field(description="Number of calls in the previous period of the same length.")
+    calls_before: int = Field(
+        description="Number of calls in the previous period of the same length."
+    )
     trend: float | None = Field(
         description="Relative change of the number of calls: 1 means twice as many. Null if there were none before."
     )
     errors: int
     error_rate: float | None
     codes: dict[str, int] = Field(description="Number of errors by error code.")
-    refused: int = Field(description="Number of calls that were denied, rejected, expired, cancelled or void.")
+    refused: int = Field(
+        description="Number of calls that were denied, rejected, expired, cancelled or void."
+    )
     p50: float | None = Field(description="Median duration of the calls that needed no approval.")
     p95: float | None
     p95_before: float | None
-    result_tokens: int = Field(description="Estimated tokens of the results, at four characters per token.")
+    result_tokens: int = Field(
+        description="Estimated tokens of the results, at four characters per token."
+    )
     definition_tokens: int | None = Field(
         description="Tokens of the definitions on every turn of a model that sees them, estimated at four "
         "characters per token. For an agent, its longest list. For an endpoint, the longest list that an agent "
@@ -82,19 +88,40 @@ class PatternOut(Schema):
 def usage_out(row: Row) -> UsageOut:
     """A row as REST shows it."""
     return UsageOut(
-        server=row.server, name=row.name, calls=row.tally.calls, calls_before=row.before.calls, trend=row.trend,
-        errors=row.tally.errors, error_rate=row.tally.error_rate, codes=dict(row.codes), refused=row.tally.refused,
-        p50=row.p50, p95=row.p95, p95_before=row.before.p95, result_tokens=row.result_tokens,
-        definition_tokens=row.definition_tokens, cost=row.dollars, last_used=row.tally.last,
-        advice=[AdviceOut(kind=each.kind, words=each.words, remedy=each.remedy) for each in row.advice],
-    )  # fmt: skip
+        server=row.server,
+        name=row.name,
+        calls=row.tally.calls,
+        calls_before=row.before.calls,
+        trend=row.trend,
+        errors=row.tally.errors,
+        error_rate=row.tally.error_rate,
+        codes=dict(row.codes),
+        refused=row.tally.refused,
+        p50=row.p50,
+        p95=row.p95,
+        p95_before=row.before.p95,
+        result_tokens=row.result_tokens,
+        definition_tokens=row.definition_tokens,
+        cost=row.dollars,
+        last_used=row.tally.last,
+        advice=[
+            AdviceOut(kind=each.kind, words=each.words, remedy=each.remedy) for each in row.advice
+        ],
+    )
 
 
 def pattern_out(each: Pattern) -> PatternOut:
     """A pattern as REST shows it."""
     alike = each.alike
     return PatternOut(
-        code=each.code, shape=capped(each.shape), count=alike.count, first=alike.first, last=alike.last,
-        tools=[FailingTool(server=server, tool=tool, count=count) for server, tool, count in each.tools[:_MOST_TOOLS]],
+        code=each.code,
+        shape=capped(each.shape),
+        count=alike.count,
+        first=alike.first,
+        last=alike.last,
+        tools=[
+            FailingTool(server=server, tool=tool, count=count)
+            for server, tool, count in each.tools[:_MOST_TOOLS]
+        ],
         examples=[FailedCall(id=call, received_at=at) for at, call in alike.examples],
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""Small writes that must not be lost while this process lives: tried again until the database takes them.
+"""Small writes that must not be lost while this process lives: tried again until the database takes
+them.
 
-A caller's seat that is given up, a permit's use that is given back: nobody waits for these, nobody else would do them
-soon, and each may be done twice without harm, because a commit that was not heard of may have happened all the same.
+A caller's seat that is given up, a permit's use that is given back: nobody waits for these, nobody
+else would do them soon, and each may be done twice without harm, because a commit that was not
+heard of may have happened all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from mcpregistry.domain.errors import SlipsnisseError
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # seconds between attempts
+# seconds between attempts
+FIRST_PAUSE = 0.25
+LONGEST_PAUSE = 5.0
 CLOSING_SECONDS = 5.0  # for which what the database does not take is tried when the process ends
 
 Work = Callable[[], Awaitable[None]]
@@ -40,7 +44,8 @@ class Kept:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """The process ends: what is kept still is tried for some seconds more, and then left to leases and clocks."""
+        """The process ends: what is kept still is tried for some seconds more, and then left to
+        leases and clocks."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSING_SECONDS)
         for task in list(self._tasks):

@@ -1,8 +1,9 @@
-"""How long the host of a held call bears to wait: by the table, by what is set for it, and by what it has shown.
+"""How long the host of a held call bears to wait: by the table, by what is set for it, and by what
+it has shown.
 
-A host that the table (``domain/calls/hosts.py``) does not know, and that goes away while its call is held, has shown
-when it gives up. From then on it is answered earlier: in this process, for a day. Who leaves sooner than a second was
-stopped by a person, and shows nothing.
+A host that the table (``domain/calls/hosts.py``) does not know, and that goes away while its call
+is held, has shown when it gives up. From then on it is answered earlier: in this process, for a
+day. Who leaves sooner than a second was stopped by a person, and shows nothing.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ class Patience:
     """What the hosts of this process bear. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._left: dict[tuple[str, str], tuple[float, float]] = {}  # how long it waited, and when that was
+        # how long it waited, and when that was
+        self._left: dict[tuple[str, str], tuple[float, float]] = {}
 
     def bears(self, call: Call, step: WaitStep) -> float:
-        """Seconds from the call's start in which its host is to be answered, whatever has become of the call."""
+        """Seconds from the call's start in which its host is to be answered, whatever has become of
+        the call."""
         catalogue = call.request.catalogue
         cap = smallest(catalogue.agent.hold_seconds, catalogue.endpoint.hold_seconds)
         return hold_seconds(step, self._limits(call), cap=cap)
 
     def left(self, call: Call, now: float) -> None:
-        """The host went away at ``now`` while it was held. One that said itself how long it waits shows nothing."""
-        waited, host = now - call.started, call.request.host
+        """The host went away at ``now`` while it was held. One that said itself how long it waits
+        shows nothing."""
+        waited = now - call.started
+        host = call.request.host
         if waited < _NOT_A_LIMIT or host.hold is not None or is_known(host.name):
             return
         who = _who(call)

@@ -1,4 +1,5 @@
-"""Uses of permits in the life of one process: taken for a call before people are asked, given back when nothing ran."""
+"""Uses of permits in the life of one process: taken for a call before people are asked, given back
+when nothing ran."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class PermitUses:
 
         A caller that comes back for what was decided gets that, though a permit was given with it.
         """
-        offer, agent = call.entry.offer, call.request.catalogue.agent
+        offer = call.entry.offer
+        agent = call.request.catalogue.agent
         if not self._live.current.permits.get((agent.id, offer.tool.id)):
             return None
         using = asyncio.ensure_future(db_call(_permitted, call, datetime.now(UTC)))
@@ -52,20 +54,31 @@ async def _unused(using: asyncio.Future[Used | None], call: Call) -> None:
 
 
 def _returned(call: Call) -> None:
-    """Whichever permit it was: only the log is sure to know, for the answer may have been lost on the way."""
-    agent, tool = call.request.catalogue.agent, call.entry.offer.tool
-    for permit_id in Permit.objects.filter(agent_id=agent.id, tool_id=tool.id).values_list("pk", flat=True):
+    """Whichever permit it was: only the log is sure to know, for the answer may have been lost on
+    the way."""
+    agent = call.request.catalogue.agent
+    tool = call.entry.offer.tool
+    for permit_id in Permit.objects.filter(agent_id=agent.id, tool_id=tool.id).values_list(
+        "pk", flat=True
+    ):
         permits.give_back(permit_id=permit_id, call_id=call.id, agent_slug=agent.slug)
 
 
 def _permitted(call: Call, now: datetime) -> Used | None:
-    offer, agent = call.entry.offer, call.request.catalogue.agent
+    offer = call.entry.offer
+    agent = call.request.catalogue.agent
     terms = call.decision.terms or DEFAULT_TERMS
     found = permits.covering(
-        agent_slug=agent.slug, tool_id=offer.tool.id, definition_hash=offer.tool.definition_hash,
-        server_revision=offer.server.revision, arguments=call.request.arguments, fingerprint=terms.fingerprint,
-        now=now, requester=call.request.requester.id, conversation=call.request.conversation,
-    )  # fmt: skip
+        agent_slug=agent.slug,
+        tool_id=offer.tool.id,
+        definition_hash=offer.tool.definition_hash,
+        server_revision=offer.server.revision,
+        arguments=call.request.arguments,
+        fingerprint=terms.fingerprint,
+        now=now,
+        requester=call.request.requester.id,
+        conversation=call.request.conversation,
+    )
     if found and held_calls.expected(binding=call.binding, now=now):
         return None
     return permits.use(call_id=call.id, permits=found, agent_slug=agent.slug, now=now)

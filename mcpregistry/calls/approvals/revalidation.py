@@ -30,9 +30,15 @@ class GroundLost(Conflict):
 
 
 def resume(
-    request: ApprovalRequest, *, catalogue_of: CatalogueOf, policy: Policy, now: datetime, call: Call | None = None
+    request: ApprovalRequest,
+    *,
+    catalogue_of: CatalogueOf,
+    policy: Policy,
+    now: datetime,
+    call: Call | None = None,
 ) -> Call:
-    """The approved call as it would run now. ``call``: as its caller made it, if the caller is here.
+    """The approved call as it would run now. ``call``: as its caller made it, if the caller is
+    here.
 
     Raises GroundLost.
     """
@@ -48,7 +54,9 @@ def resume(
         raise GroundLost("the tool no longer exists or is no longer granted")
     _check_same(request, entry)
     arguments = json.loads(current_arguments(request))
-    if not may_call(catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, now.timestamp()):
+    if not may_call(
+        catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, now.timestamp()
+    ):
         raise GroundLost("the agent's grants no longer allow these arguments")
     decision = _check_rules(request, catalogue, entry, policy=policy, now=now, arguments=arguments)
     asked = call.request if call else _request(request, catalogue, entry)
@@ -66,7 +74,9 @@ def resume(
 
 
 def _check_same(request: ApprovalRequest, entry: Entry) -> None:
-    row, server, tool = request.call, entry.offer.server, entry.offer.tool
+    row = request.call
+    server = entry.offer.server
+    tool = entry.offer.tool
     if server.revision != row.server_revision:
         raise GroundLost(f"the settings of the server {server.slug} were changed")
     if tool.definition_hash != row.definition_hash:
@@ -84,24 +94,35 @@ def _check_rules(
     now: datetime,
     arguments: Mapping[str, Any],
 ) -> Decision:
-    """The rule that asked must still ask, as it was. Rules may not deny what would run at this moment, and of edited arguments
-    they may not ask more than was asked.
+    """The rule that asked must still ask, as it was. Rules may not deny what would run at this
+    moment, and of edited arguments they may not ask more than was asked.
     """
     row = request.call
 
     def decided(on: Mapping[str, Any], at: datetime) -> Decision:
         question = Question(
-            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, on,
-            expert=request.expert, now=at.timestamp(), origin=row.origin, host=request.host,
-        )  # fmt: skip
+            catalogue.agent,
+            catalogue.endpoint,
+            entry.offer.server,
+            entry.offer.tool,
+            on,
+            expert=request.expert,
+            now=at.timestamp(),
+            origin=row.origin,
+            host=request.host,
+        )
         return decide(policy, question)
 
     asked = decided(json.loads(row.arguments), request.asked_at)
     if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:
-        raise GroundLost(f"the rule that held the call ({request.rule_name}) was changed, or another rule applies now")
+        raise GroundLost(
+            f"the rule that held the call ({request.rule_name}) was changed, or another rule applies now"
+        )
     if decided(arguments, now).outcome is Outcome.DENY:
         raise GroundLost("a rule now denies the call")
-    if request.edited and (objection := find_objection(request, decided(arguments, request.asked_at).terms)):
+    if request.edited and (
+        objection := find_objection(request, decided(arguments, request.asked_at).terms)
+    ):
         raise GroundLost(f"{objection} for the edited arguments")
     return asked
 
@@ -110,10 +131,17 @@ def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> Ca
     """Of a caller that is not here: nobody hears of progress."""
     row = request.call
     return CallRequest(
-        catalogue, entry.name, json.loads(row.arguments), row.origin, host_name=row.host_name,
-        request_id=row.request_id, host=Host(name=request.host, forwarding=_forwarding(request)), expert=request.expert,
-        requester=Requester(row.requester_id, row.requester), conversation=row.conversation_id or "",
-    )  # fmt: skip
+        catalogue,
+        entry.name,
+        json.loads(row.arguments),
+        row.origin,
+        host_name=row.host_name,
+        request_id=row.request_id,
+        host=Host(name=request.host, forwarding=_forwarding(request)),
+        expert=request.expert,
+        requester=Requester(row.requester_id, row.requester),
+        conversation=row.conversation_id or "",
+    )
 
 
 def _forwarding(request: ApprovalRequest) -> Forwarding:

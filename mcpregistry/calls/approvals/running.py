@@ -1,8 +1,9 @@
-"""Held calls in the life of one process: asked for, watched, and run exactly once over all processes.
+"""Held calls in the life of one process: asked for, watched, and run exactly once over all
+processes.
 
 The database is the truth. Whoever holds a ticket may ``run`` it: one claims the call, over all
-processes, and the others get that one's end from the record. What runs does so in a task of its own,
-so that one caller's leaving does not take it from the others.
+processes, and the others get that one's end from the record. What runs does so in a task of its
+own, so that one caller's leaving does not take it from the others.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ CLOSING_SECONDS = 10.0
 
 
 class Sender(Protocol):
-    """What is needed of the pipeline: sending a claimed call, and ending one that is not sent after all."""
+    """What is needed of the pipeline: sending a claimed call, and ending one that is not sent after
+    all."""
 
     async def execute(self, call: Call) -> CallOutcome: ...
     def abandon(self, call: Call) -> None: ...
@@ -67,7 +69,8 @@ class Sender(Protocol):
 class _Look:
     """An approved request just before the claim.
 
-    ``problems``: why the audit log does not prove the approval. ``lost``: why the approval no longer holds.
+    ``problems``: why the audit log does not prove the approval. ``lost``: why the approval no
+    longer holds.
     """
 
     request: ApprovalRequest
@@ -77,12 +80,19 @@ class _Look:
 
 
 class Approvals:
-    """The held calls of this process: one per engine, used by the pipeline, the faces and the worker."""
+    """The held calls of this process: one per engine, used by the pipeline, the faces and the
+    worker."""
 
     def __init__(
-        self, *, recorder: Recorder, feed: Feed, live: LiveConfiguration, catalogue_of: CatalogueOf, policy: Policy,
+        self,
+        *,
+        recorder: Recorder,
+        feed: Feed,
+        live: LiveConfiguration,
+        catalogue_of: CatalogueOf,
+        policy: Policy,
         sender: Callable[[], Sender],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._recorder = recorder
         self._live = live
         self._catalogue_of = catalogue_of
@@ -104,7 +114,8 @@ class Approvals:
         self._watch.stop()
 
     async def close(self) -> None:
-        """End what still runs (its end is recorded), and finish what was begun in the background."""
+        """End what still runs (its end is recorded), and finish what was begun in the
+        background."""
         running = list(self._running.values())
         if running:
             await asyncio.wait(running, timeout=CLOSING_SECONDS)
@@ -121,18 +132,24 @@ class Approvals:
     # Asking
 
     async def permitted(self, call: Call) -> Used | None:
-        """The permit by which the call may run without asking, see ``PermitUses``; None: people are to be asked."""
+        """The permit by which the call may run without asking, see ``PermitUses``; None: people are
+        to be asked."""
         return await self._permits.taken(call)
 
     def give_back(self, call: Call) -> None:
-        """The call did not run: the use of a permit that it has taken is for another one. Does not wait."""
+        """The call did not run: the use of a permit that it has taken is for another one. Does not
+        wait."""
         self._permits.give_back(call)
 
-    async def ask(self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = "") -> Ticket:
-        """Hold the call, or join the identical one. ``waiting_as`` is an ApprovalRequest.Waiting value.
+    async def ask(
+        self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = ""
+    ) -> Ticket:
+        """Hold the call, or join the identical one. ``waiting_as`` is an ApprovalRequest.Waiting
+        value.
 
-        The ticket's state may be any: a joined request may be decided, running or ended already; go on
-        with ``run`` in every state but PENDING. Raises SlipsnisseError when it cannot be recorded.
+        The ticket's state may be any: a joined request may be decided, running or ended already; go
+        on with ``run`` in every state but PENDING. Raises SlipsnisseError when it cannot be
+        recorded.
         """
         request = call.request
         asking = asyncio.ensure_future(
@@ -162,7 +179,8 @@ class Approvals:
         return await db_call(held_calls.find, held_id=held_id, agent_slug=agent_slug)
 
     async def perhaps_held(self, call: Call) -> Ticket | None:
-        """Of a call whose asking failed: its ticket, for it may have been written all the same. None: it was not."""
+        """Of a call whose asking failed: its ticket, for it may have been written all the same.
+        None: it was not."""
         return await db_call(lookups.of_caller, call_id=call.id)
 
     async def _held(self, asking: asyncio.Future[T], call: Call) -> T:
@@ -186,13 +204,16 @@ class Approvals:
     # Waiting
 
     async def changed(self, ticket: Ticket, timeout: float) -> State:
-        """Wait until the call is PENDING no more, at most ``timeout`` seconds. Returns its state now.
+        """Wait until the call is PENDING no more, at most ``timeout`` seconds. Returns its state
+        now.
 
-        When the time to decide is over it ends the call as EXPIRED. Returns at once (PENDING) when the
-        site shuts down; look at ``stopping``.
+        When the time to decide is over it ends the call as EXPIRED. Returns at once (PENDING) when
+        the site shuts down; look at ``stopping``.
         """
         rest = (ticket.decide_by - datetime.now(UTC)).total_seconds()
-        state = await self._watch.until_not(ticket.call_id, State.PENDING, max(0.0, min(timeout, rest)))
+        state = await self._watch.until_not(
+            ticket.call_id, State.PENDING, max(0.0, min(timeout, rest))
+        )
         if state is State.PENDING and datetime.now(UTC) >= ticket.decide_by and not self.stopping:
             return await db_call(held_calls.expire, request_id=ticket.id, now=datetime.now(UTC))
         return state
@@ -202,13 +223,15 @@ class Approvals:
         await db_call(held_calls.waits_as, request_id=ticket.id, waiting_as=waiting_as)
 
     async def away(self, ticket: Ticket) -> CallOutcome:
-        """The caller is told "pending" and will come back: from now on its going does not cancel."""
+        """The caller is told "pending" and will come back: from now on its going does not
+        cancel."""
         now = await db_call(held_calls.away, request_id=ticket.id, caller=ticket.caller)
         now = replace(now, joined=ticket.joined)
         return CallOutcome(ticket.call_id, State.PENDING, ticket=now)
 
     def away_soon(self, ticket: Ticket) -> CallOutcome:
-        """``away`` while the database refuses to write: it is noted as soon as that accepts it. Does not wait."""
+        """``away`` while the database refuses to write: it is noted as soon as that accepts it.
+        Does not wait."""
         self._kept.soon(partial(self._away, ticket))
         return CallOutcome(ticket.call_id, State.PENDING, ticket=ticket)
 
@@ -216,11 +239,13 @@ class Approvals:
         await self.away(ticket)
 
     def waits_no_more(self, ticket: Ticket) -> None:
-        """Whatever became of its caller: the seat is not renewed any more, should giving it back have failed."""
+        """Whatever became of its caller: the seat is not renewed any more, should giving it back
+        have failed."""
         self._seats.forget(ticket.caller)
 
     def left(self, ticket: Ticket, reason: str = GONE) -> None:
-        """The caller is gone: cancels what has not run, unless others wait or the rule says run. Does not wait."""
+        """The caller is gone: cancels what has not run, unless others wait or the rule says run.
+        Does not wait."""
         self._kept.soon(partial(self._leave, ticket, reason, keep=self.stopping))
 
     async def _leave(self, ticket: Ticket, reason: str, *, keep: bool = False) -> None:
@@ -228,7 +253,12 @@ class Approvals:
         now = datetime.now(UTC)
         self._seats.forget(ticket.caller)
         given_up = await db_call(
-            held_calls.leave, request_id=ticket.id, caller=ticket.caller, reason=reason, now=now, keep=keep
+            held_calls.leave,
+            request_id=ticket.id,
+            caller=ticket.caller,
+            reason=reason,
+            now=now,
+            keep=keep,
         )
         running = self._running.get(ticket.call_id)
         if given_up and running is not None:
@@ -247,7 +277,8 @@ class Approvals:
         return await db_call(held_calls.cancel, request_id=ticket.id, reason=reason, actor="caller")
 
     async def confirm(self, ticket: Ticket, by: str) -> State:
-        """The person at the host said yes. Raises Denied where the rule does not let the requester confirm."""
+        """The person at the host said yes. Raises Denied where the rule does not let the requester
+        confirm."""
         return State((await db_call(votes.confirm, request_id=ticket.id, by=by)).call.state)
 
     async def refuse(self, ticket: Ticket, by: str) -> State:
@@ -257,10 +288,11 @@ class Approvals:
     # Running
 
     async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome:
-        """The end of the call: run by whoever claims it first, told to everybody else who holds a ticket.
+        """The end of the call: run by whoever claims it first, told to everybody else who holds a
+        ticket.
 
-        In any state but PENDING. ``call`` lends its progress and meta to the dispatch. A refusal is an
-        outcome too. PENDING comes back when the site shuts down before there is an end.
+        In any state but PENDING. ``call`` lends its progress and meta to the dispatch. A refusal is
+        an outcome too. PENDING comes back when the site shuts down before there is an end.
         """
         outcome = await self.settle(ticket, call)
         if outcome.state in TERMINAL:
@@ -268,14 +300,21 @@ class Approvals:
         return outcome
 
     async def _delivered(self, ticket: Ticket) -> None:
-        """As well as it can: the call has ended, and that is told whatever fails here. At worst it is told twice."""
+        """As well as it can: the call has ended, and that is told whatever fails here. At worst it
+        is told twice."""
         try:
-            await db_call(held_calls.delivered, request_id=ticket.id, caller=ticket.caller, now=datetime.now(UTC))
+            await db_call(
+                held_calls.delivered,
+                request_id=ticket.id,
+                caller=ticket.caller,
+                now=datetime.now(UTC),
+            )
         except Exception:
             log.exception("approvals.delivery_not_recorded", call=ticket.call_id)
 
     async def settle(self, ticket: Ticket, call: Call | None = None) -> CallOutcome:
-        """Like ``run``, for nobody: the end stays to be told to the caller who comes back for it."""
+        """Like ``run``, for nobody: the end stays to be told to the caller who comes back for
+        it."""
         while True:
             running = self._running.get(ticket.call_id)
             if running is not None:
@@ -285,7 +324,9 @@ class Approvals:
             if state in TERMINAL:
                 return await _with_edit(request, _outcome(request))
             if self.stopping:
-                return CallOutcome(ticket.call_id, State.PENDING, ticket=held_calls.ticket_of(request))
+                return CallOutcome(
+                    ticket.call_id, State.PENDING, ticket=held_calls.ticket_of(request)
+                )
             if state is State.READY:
                 outcome = await self._attempted(request, call)
                 if outcome is not None:
@@ -299,15 +340,16 @@ class Approvals:
         return await self.settle(ticket) if ticket else None
 
     async def outcome(self, ticket: Ticket) -> CallOutcome:
-        """How the call stands, from the records alone; PENDING and READY come back with the ticket."""
+        """How the call stands, from the records alone; PENDING and READY come back with the
+        ticket."""
         request = await db_call(held_calls.load, ticket.id)
         return await _with_edit(request, _outcome(request))
 
     async def _attempted(self, request: ApprovalRequest, call: Call | None) -> CallOutcome | None:
         """Try to be the one who runs it. None: look again.
 
-        One attempt for each call, whoever joined: callers wake together, and the attempt that loses the claim must not
-        hide the one that is out.
+        One attempt for each call, whoever joined: callers wake together, and the attempt that loses
+        the claim must not hide the one that is out.
         """
         attempt = self._running.get(request.call_id)
         if attempt is None:
@@ -317,7 +359,8 @@ class Approvals:
         await asyncio.wait({attempt})  # never cancels it: that is for ``left`` to decide
         try:
             return None if attempt.cancelled() else attempt.result()
-        except SlipsnisseError as error:  # not recorded, so not made: it may be claimed another time
+        except SlipsnisseError as error:
+            # not recorded, so not made: it may be claimed another time
             log.error("approvals.not_run", call=request.call_id, code=error.code)
             return CallOutcome(request.call_id, State.READY, ticket=held_calls.ticket_of(request))
 
@@ -337,18 +380,23 @@ class Approvals:
         try:
             if look.lost:
                 raise GroundLost(look.lost)
-            ours = resume(request, catalogue_of=self._catalogue_of, policy=self._policy, now=now, call=call)
+            ours = resume(
+                request, catalogue_of=self._catalogue_of, policy=self._policy, now=now, call=call
+            )
         except GroundLost as lost:
             await db_call(held_calls.void, request_id=request_id, reason=lost.message, now=now)
             return None
         failpoint("before_claim")
-        # Over all processes one claim wins: a compare-and-set on state, binding, fence, deadline and revision.
+        # Over all processes one claim wins: a compare-and-set on state, binding, fence, deadline
+        # and revision.
         claimed = await self._claim(ours, look.revision)
         return await self._sender().execute(claimed) if claimed else None
 
     def _look(self, request_id: str, now: datetime) -> _Look:
-        """In a database thread: the request, the configuration as it is this moment, and why it may not run, if so."""
-        # Read before the request: whatever changes in between raises the revision, and the claim fails on it.
+        """In a database thread: the request, the configuration as it is this moment, and why it may
+        not run, if so."""
+        # Read before the request: whatever changes in between raises the revision, and the claim
+        # fails on it.
         revision = self._live.refresh().revision
         request = held_calls.load(request_id)
         if request.execute_by is not None and request.execute_by <= now:
@@ -359,7 +407,9 @@ class Approvals:
         cast = votes.cast(request)
         if problems := bound.find_contradictions(request, cast):
             return _Look(request, revision, problems)
-        return _Look(request, revision, lost=votes.lost_votes(request, cast) or out_of_sight(request.call))
+        return _Look(
+            request, revision, lost=votes.lost_votes(request, cast) or out_of_sight(request.call)
+        )
 
     async def _claim(self, call: Call, revision: int) -> Call | None:
         """Not to be interrupted: whether the claim was won decides what is to be recorded."""
@@ -379,18 +429,23 @@ class Approvals:
 
 def _outcome(request: ApprovalRequest) -> CallOutcome:
     """As recorded; the result is there while retention keeps it."""
-    call, state = request.call, State(request.call.state)
+    call = request.call
+    state = State(request.call.state)
     if state not in TERMINAL:
         return CallOutcome(call.pk, state, ticket=held_calls.ticket_of(request))
     result = json.loads(request.result) if request.result else None
     said = "" if result is not None else call.reason
-    remedy = ends.advice(state) if state is State.EXPIRED else ""  # of other ends the reason says it all
+    # of other ends the reason says it all
+    remedy = ends.advice(state) if state is State.EXPIRED else ""
     duration = call.duration_ms or 0.0
-    return CallOutcome(call.pk, state, result, call.error_code, said, remedy, duration, warning=call.warning)
+    return CallOutcome(
+        call.pk, state, result, call.error_code, said, remedy, duration, warning=call.warning
+    )
 
 
 async def _with_edit(request: ApprovalRequest, outcome: CallOutcome) -> CallOutcome:
-    """An approver has changed the arguments: the agent is told what ran instead of what it asked for."""
+    """An approver has changed the arguments: the agent is told what ran instead of what it asked
+    for."""
     if not request.edited or outcome.result is None:
         return outcome
     return replace(outcome, result=await db_call(requests.result_told, request, outcome.result))

@@ -1,4 +1,5 @@
-"""The seats of one process's callers: their leases are renewed while they wait, and by nobody once they do not.
+"""The seats of one process's callers: their leases are renewed while they wait, and by nobody once
+they do not.
 
 Also the places of requests at headends, which are rows of another table."""
 
@@ -19,7 +20,8 @@ RENEW = 8.0  # seconds; a lease outlasts three
 
 
 class Seats:
-    """Those of one process, by the ids of the calls that their callers made. All on the event loop."""
+    """Those of one process, by the ids of the calls that their callers made. All on the event
+    loop."""
 
     def __init__(self, renew: Callable[[list[str]], None] = seats.renew) -> None:
         self._renew_all = renew
@@ -45,7 +47,8 @@ class Seats:
                 await self._renewing
 
     async def _renew(self) -> None:
-        """One statement for all, while there are any; nothing is asked of the database while nobody waits."""
+        """One statement for all, while there are any; nothing is asked of the database while nobody
+        waits."""
         while True:
             await asyncio.sleep(RENEW)
             if not self._waiting:

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 async def settled(work: Awaitable[T]) -> tuple[T, bool]:
     """Wait for it even while being cancelled; tells whether that happened."""
-    task, cancelled = asyncio.ensure_future(work), False
+    task = asyncio.ensure_future(work)
+    cancelled = False
     while not task.done():
         try:
             await asyncio.shield(task)

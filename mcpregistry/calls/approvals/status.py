@@ -1,4 +1,5 @@
-"""How a held call stands, in words for its caller: the same over MCP, REST and ``mcp_approval_status``."""
+"""How a held call stands, in words for its caller: the same over MCP, REST and
+``mcp_approval_status``."""
 
 from __future__ import annotations
 

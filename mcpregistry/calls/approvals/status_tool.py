@@ -1,8 +1,8 @@
 """``mcp_approval_status``: how a held call stands, asked by the agent whose call it is.
 
-It is our own tool: no grant is needed and no rule asked, since it tells an agent only of its own calls;
-somebody else's id and one that never was give the same answer. It is listed for agents whose calls
-could be held, to others it would only be one more name.
+It is our own tool: no grant is needed and no rule asked, since it tells an agent only of its own
+calls; somebody else's id and one that never was give the same answer. It is listed for agents whose
+calls could be held, to others it would only be one more name.
 """
 
 from __future__ import annotations
@@ -53,11 +53,23 @@ _LISTING: Mapping[str, Any] = {
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
 }
 _SERVER = ServerSpec(
-    id=-1, slug="slipsnisse", title="Slipsnisse", revision=0, transport="none", connect_mode="none",
-    request_timeout=10.0, max_message_bytes=0, available=True,
-)  # fmt: skip
+    id=-1,
+    slug="slipsnisse",
+    title="Slipsnisse",
+    revision=0,
+    transport="none",
+    connect_mode="none",
+    request_timeout=10.0,
+    max_message_bytes=0,
+    available=True,
+)
 _TOOL = ToolSpec(
-    id=-1, server_id=-1, name=NAME, definition_hash=digest(stored(_LISTING)), data=_LISTING, idempotent=True
+    id=-1,
+    server_id=-1,
+    name=NAME,
+    definition_hash=digest(stored(_LISTING)),
+    data=_LISTING,
+    idempotent=True,
 )
 _OFFER = Offer(KIND, _SERVER, _TOOL, own=True, aside=True)
 
@@ -77,9 +89,16 @@ class ApprovalStatus:
     def __init__(self, approvals: _Held) -> None:
         self._approvals = approvals
 
-    def offers(self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float) -> Iterable[Offer]:
-        """The tool itself, for agents with calls that could be held; never for runs, which sleep meanwhile."""
-        return (_OFFER,) if endpoint.slug != RUNS.slug and _may_be_held(snapshot, endpoint, agent) else ()
+    def offers(
+        self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
+    ) -> Iterable[Offer]:
+        """The tool itself, for agents with calls that could be held; never for runs, which sleep
+        meanwhile."""
+        return (
+            (_OFFER,)
+            if endpoint.slug != RUNS.slug and _may_be_held(snapshot, endpoint, agent)
+            else ()
+        )
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Say how the call stands, or give its end; running it first if it is approved."""
@@ -90,11 +109,16 @@ class ApprovalStatus:
             return _UNKNOWN
         if ticket.state not in TERMINAL:
             said = status_of(ticket, ticket.state)
-            return {"content": [{"type": "text", "text": said["message"]}], "structuredContent": said}
+            return {
+                "content": [{"type": "text", "text": said["message"]}],
+                "structuredContent": said,
+            }
         return _ended(ticket, await self._approvals.run(ticket))
 
 
-_UNKNOWN_TEXT = "None of your held calls has this id. Pass the id from the answer 'pending approval'."
+_UNKNOWN_TEXT = (
+    "None of your held calls has this id. Pass the id from the answer 'pending approval'."
+)
 _UNKNOWN: dict[str, Any] = {
     "isError": True,
     "content": [{"type": "text", "text": _UNKNOWN_TEXT}],
@@ -103,7 +127,8 @@ _UNKNOWN: dict[str, Any] = {
 
 
 def _may_be_held(snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec) -> bool:
-    """Whether any rule could ask a person about a call of this agent; one whose condition fails asks too."""
+    """Whether any rule could ask a person about a call of this agent; one whose condition fails
+    asks too."""
     return snapshot.default_outcome is Outcome.ASK or any(
         (rule.outcome is Outcome.ASK or rule.condition)
         and rule.agent_id in (None, agent.id)
@@ -115,7 +140,11 @@ def _may_be_held(snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec) -
 def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
     """How it ended, and the tool's own result behind it."""
     done = outcome.state is State.SUCCEEDED
-    words = "The call ran. Its result follows." if outcome.result else f"{outcome.message} {outcome.remedy}".strip()
+    words = (
+        "The call ran. Its result follows."
+        if outcome.result
+        else f"{outcome.message} {outcome.remedy}".strip()
+    )
     unsure = outcome.state in (State.UNKNOWN, State.NOT_SENT)
     begin = f"{headline(outcome.state, outcome.error_code)}: " if unsure else ""
     if done:
@@ -134,7 +163,10 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
     }
     result = outcome.result or {}
     return {
-        "content": [{"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"}, *_parts(result)],
+        "content": [
+            {"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"},
+            *_parts(result),
+        ],
         "structuredContent": said | ({"result": result} if result else {}),
     }
 

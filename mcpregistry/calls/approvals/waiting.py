@@ -1,10 +1,11 @@
-"""How a held call waits, in the way that its host can bear (``domain/calls/wait_strategy.py`` chooses).
+"""How a held call waits, in the way that its host can bear (``domain/calls/wait_strategy.py``
+chooses).
 
 Whatever happens here, the request itself stays as it is in the database: a host that cannot wait is
 told "pending" and comes back with the identical call, which joins. Going away before that cancels.
 
-A question to the person at the host never ends the waiting for others: whoever answers first decides.
-Only a person's word counts as an answer, see ``wait_strategy.meant``.
+A question to the person at the host never ends the waiting for others: whoever answers first
+decides. Only a person's word counts as an answer, see ``wait_strategy.meant``.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ _BEGIN = 1.0  # seconds that an approved call is given to begin, however little 
 
 
 class _Held(Protocol):
-    """What waiting needs of ``calls.approvals.running.Approvals``; each method is described there."""
+    """What waiting needs of ``calls.approvals.running.Approvals``; each method is described
+    there."""
 
     @property
     def stopping(self) -> bool: ...
     async def again(self, request_id: str, call: Call) -> Ticket | None: ...
     async def perhaps_held(self, call: Call) -> Ticket | None: ...
-    async def ask(self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = "") -> Ticket: ...
+    async def ask(
+        self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = ""
+    ) -> Ticket: ...
     async def changed(self, ticket: Ticket, timeout: float) -> State: ...
     async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
     async def waits_as(self, ticket: Ticket, waiting_as: str) -> None: ...
@@ -79,7 +83,8 @@ class Waiting:
         self._patience = Patience()
 
     async def __call__(self, call: Call) -> CallOutcome:
-        """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a prompt).
+        """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a
+        prompt).
 
         Raises SlipsnisseError when the request cannot be recorded, and Error when it was not.
         """
@@ -92,7 +97,8 @@ class Waiting:
         )
         try:
             ticket = await self._ticket(call, way[0])
-        except asyncio.CancelledError:  # its request may be recorded already; who recorded it sees to that
+        except asyncio.CancelledError:
+            # its request may be recorded already; who recorded it sees to that
             self._shown(call)
             raise
         except Error as error:  # perhaps it was written all the same
@@ -106,16 +112,21 @@ class Waiting:
         except _CallerGone:
             self._gone(call, ticket)
             return CallOutcome(
-                ticket.call_id, State.CANCELLED, error_code="CANCELLED", message="The caller disconnected."
+                ticket.call_id,
+                State.CANCELLED,
+                error_code="CANCELLED",
+                message="The caller disconnected.",
             )
-        except Exception:  # ours, at whatever point: how the call stands is in its record, not in what failed
+        except Exception:
+            # ours, at whatever point: how the call stands is in its record, not in what failed
             log.exception("call.waiting_failed", call=ticket.call_id)
             return await self._as_recorded(ticket)
         finally:
             self._approvals.waits_no_more(ticket)
 
     async def _perhaps_held(self, call: Call, error: Error) -> CallOutcome:
-        """People may be asked though we did not hear that it was written: looked up before anything is said."""
+        """People may be asked though we did not hear that it was written: looked up before anything
+        is said."""
         try:
             ticket = await self._approvals.perhaps_held(call)
         except Error:
@@ -142,17 +153,21 @@ class Waiting:
             self._patience.left(call, time.monotonic())
 
     async def _as_recorded(self, ticket: Ticket) -> CallOutcome:
-        """Its end, or "pending" (it waits or runs on, and its caller may come back), or that nobody knows."""
+        """Its end, or "pending" (it waits or runs on, and its caller may come back), or that nobody
+        knows."""
         try:
             outcome = await self._approvals.outcome(ticket)
             return outcome if outcome.state in TERMINAL else await self._tell_pending(ticket)
         except Exception:  # the database does not answer either
             log.exception("call.not_looked_up", call=ticket.call_id)
             message = f"The record cannot be read. Call mcp_approval_status with the id {ticket.id} in a moment."
-            return CallOutcome(ticket.call_id, State.UNKNOWN, None, Unavailable.code, message, LOOK_FIRST)
+            return CallOutcome(
+                ticket.call_id, State.UNKNOWN, None, Unavailable.code, message, LOOK_FIRST
+            )
 
     async def _tell_pending(self, ticket: Ticket) -> CallOutcome:
-        """The call is still there: its caller may come back for it, whether or not that can be noted now."""
+        """The call is still there: its caller may come back for it, whether or not that can be
+        noted now."""
         try:
             return await self._approvals.away(ticket)
         except Error as error:
@@ -161,19 +176,24 @@ class Waiting:
             return self._approvals.away_soon(ticket)
 
     async def _ticket(self, call: Call, way: WaitStep) -> Ticket:
-        """Of the request that the reply is about, even if it has ended meanwhile; else a new or joined one."""
+        """Of the request that the reply is about, even if it has ended meanwhile; else a new or
+        joined one."""
         host = call.request.host
-        if host.reply is not None and (found := await self._approvals.again(host.reply.request, call)):
+        if host.reply is not None and (
+            found := await self._approvals.again(host.reply.request, call)
+        ):
             return found
         return await self._approvals.ask(call, way, task=_task_wish(call, way), said=host.said)
 
     async def _wait_through(
         self, call: Call, ticket: Ticket, way: tuple[WaitStep, ...], prompt: Prompt | None
     ) -> CallOutcome:
-        host, state = call.request.host, ticket.state
+        host = call.request.host
+        state = ticket.state
         if way[0] is WaitStep.TASK and state is State.PENDING:
             return CallOutcome(ticket.call_id, state, ticket=ticket)
-        step, asking = way[0], None
+        step = way[0]
+        asking = None
         if step is WaitStep.QUESTION:
             step = way[1]
             if state is State.PENDING and prompt is not None:
@@ -200,8 +220,11 @@ class Waiting:
             return await self._approvals.run(ticket, call)
         return outcome
 
-    async def _hold(self, call: Call, ticket: Ticket, step: WaitStep, asking: asyncio.Future[Reply] | None) -> State:
-        """Wait for the decision as long as the host bears it. Pending: time is up, and nobody has decided."""
+    async def _hold(
+        self, call: Call, ticket: Ticket, step: WaitStep, asking: asyncio.Future[Reply] | None
+    ) -> State:
+        """Wait for the decision as long as the host bears it. Pending: time is up, and nobody has
+        decided."""
         host = call.request.host
         tell = _teller(call, ticket) if step is WaitStep.PROGRESS else _silent
         # The host's clock runs since it called, whatever we did meanwhile.
@@ -218,7 +241,8 @@ class Waiting:
         return State.PENDING
 
     async def _end(self, call: Call, ticket: Ticket, step: WaitStep) -> CallOutcome | None:
-        """Run it, or get the end from whoever does. None: it is not at its end, but its host waits no longer."""
+        """Run it, or get the end from whoever does. None: it is not at its end, but its host waits
+        no longer."""
         until = call.started + max(_BEGIN, self._patience.bears(call, step))
         running = asyncio.ensure_future(self._approvals.run(ticket, call))
         try:
@@ -232,13 +256,16 @@ class Waiting:
     async def _next(
         self, host: Host, ticket: Ticket, timeout: float, asking: asyncio.Future[Reply] | None
     ) -> tuple[State, Reply | None]:
-        """The next thing that happens within ``timeout``: a decision, or the answer to our question.
+        """The next thing that happens within ``timeout``: a decision, or the answer to our
+        question.
 
         Raises _CallerGone when there is nobody any more to whom either could be told.
         """
         watching = asyncio.ensure_future(self._approvals.changed(ticket, timeout))
         leaving = asyncio.ensure_future(host.left.wait()) if host.left is not None else None
-        news: set[asyncio.Future[Any]] = {each for each in (watching, asking, leaving) if each is not None}
+        news: set[asyncio.Future[Any]] = {
+            each for each in (watching, asking, leaving) if each is not None
+        }
         try:
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
             if leaving is not None and leaving.done():
@@ -252,12 +279,14 @@ class Waiting:
                 leaving.cancel()
 
     async def _answered(self, call: Call, ticket: Ticket, reply: Reply, after: WaitStep) -> State:
-        """Act on what the person at the host said, if there was one. Returns the state afterwards."""
+        """Act on what the person at the host said, if there was one. Returns the state
+        afterwards."""
         answer = meant(reply.action, confirmed=reply.confirmed or reply.url, seconds=reply.seconds)
         if reply.url and answer is Answer.YES:
             answer = Answer.NOBODY  # went to the page, and decides there
         by = f"the user of {call.request.host.title or 'the host'}"
-        with suppress(SlipsnisseError):  # somebody decided meanwhile, or the rule has changed: that stands
+        # somebody decided meanwhile, or the rule has changed: that stands
+        with suppress(SlipsnisseError):
             if answer is Answer.YES:
                 return await self._approvals.confirm(ticket, by)
             if answer is Answer.NO:
@@ -267,7 +296,8 @@ class Waiting:
 
 
 def _to_come_back(outcome: CallOutcome) -> bool:
-    """It could not be recorded, or this process stops: it stays as it is for the caller who comes back."""
+    """It could not be recorded, or this process stops: it stays as it is for the caller who comes
+    back."""
     return outcome.ticket is not None and outcome.state not in TERMINAL
 
 
@@ -282,7 +312,9 @@ def _prompt(call: Call) -> Prompt | None:
     question = _question(call)
     if "form" in host.elicit and len(question) <= WHOLE_QUESTION:
         return Prompt("", question)
-    return Prompt("", _question(call, arguments=False), url="page") if "url" in host.elicit else None
+    return (
+        Prompt("", _question(call, arguments=False), url="page") if "url" in host.elicit else None
+    )
 
 
 def _addressed(prompt: Prompt, ticket: Ticket) -> Prompt:
@@ -293,7 +325,9 @@ def _question(call: Call, *, arguments: bool = True) -> str:
     """Facts in our words; what comes from elsewhere has its invisible characters made visible."""
     offer = call.entry.offer
     lines = [
-        "May this tool call run?" if offer.tool.kind == TOOL else f"May this {offer.tool.kind} be used?",
+        "May this tool call run?"
+        if offer.tool.kind == TOOL
+        else f"May this {offer.tool.kind} be used?",
         f"{offer.tool.kind.capitalize()}: {printable(offer.tool.name)} on the server {offer.server.slug}",
         f"Agent: {call.request.catalogue.agent.slug}",
         f"Why you are asked: {printable(call.decision.reason)}",
@@ -302,7 +336,9 @@ def _question(call: Call, *, arguments: bool = True) -> str:
         shown = json.dumps(json.loads(call.arguments_json), ensure_ascii=False, indent=1)
         lines.append(f"Arguments:\n{printable(shown)}")
     else:
-        lines.append("The arguments are too long to show here. Open the approval page to read them.")
+        lines.append(
+            "The arguments are too long to show here. Open the approval page to read them."
+        )
     return "\n".join(lines)
 
 
@@ -335,6 +371,10 @@ def _teller(call: Call, ticket: Ticket) -> Callable[[], None]:
         rest = (ticket.decide_by - datetime.now(UTC)).total_seconds()
         on_progress = call.request.on_progress
         if on_progress is not None:
-            on_progress(told * _STEP, None, f"Waiting for {ticket.asked_of}: {two_units(rest)} left. {ticket.url}")
+            on_progress(
+                told * _STEP,
+                None,
+                f"Waiting for {ticket.asked_of}: {two_units(rest)} left. {ticket.url}",
+            )
 
     return tell

@@ -21,7 +21,8 @@ class Backlog:
 
     def __init__(self) -> None:
         self._untried: list[Late] = []
-        self._groups: deque[list[Late]] = deque()  # each was tried before, or is half of one that failed
+        # each was tried before, or is half of one that failed
+        self._groups: deque[list[Late]] = deque()
         self._length = 0
 
     def __len__(self) -> int:
@@ -38,10 +39,12 @@ class Backlog:
         return [each.fact.subject for group in (*self._groups, self._untried) for each in group]
 
     def write(self, commit: Callable[[list[Late]], None]) -> None:
-        """Write what the database accepts now, in a limited number of transactions. The rest waits for the next time.
+        """Write what the database accepts now, in a limited number of transactions. The rest waits
+        for the next time.
 
-        ``commit`` writes a group in one transaction, or raises. A group that the database refuses for now stays whole.
-        In any other group one end is to blame. Halving the group finds it, and that end alone is given up.
+        ``commit`` writes a group in one transaction, or raises. A group that the database refuses
+        for now stays whole. In any other group one end is to blame. Halving the group finds it, and
+        that end alone is given up.
         """
         for _ in range(_TRIES):
             group = self._next_group()
@@ -61,13 +64,19 @@ class Backlog:
     def _next_group(self) -> list[Late]:
         if self._groups:
             return self._groups.popleft()
-        group, self._untried = self._untried[:MOST_TOGETHER], self._untried[MOST_TOGETHER:]
+        group = self._untried[:MOST_TOGETHER]
+        self._untried = self._untried[MOST_TOGETHER:]
         return group
 
     def _divide(self, group: list[Late], error: Exception) -> None:
         if len(group) == 1:
             self._length -= 1
-            log.error("recorder.end_lost", about=group[0].fact.subject, **fault_facts(error), exc_info=error)
+            log.error(
+                "recorder.end_lost",
+                about=group[0].fact.subject,
+                **fault_facts(error),
+                exc_info=error,
+            )
             return
         half = len(group) // 2
         self._groups.extendleft((group[half:], group[:half]))

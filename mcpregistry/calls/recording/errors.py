@@ -20,7 +20,9 @@ def not_recorded() -> NotRecorded:
 def recorder_stopped() -> NotRecorded:
     """Of a call that nobody could record until the process starts again."""
     remedy = "Restart this process. Its log shows why the recorder stopped."
-    return NotRecorded("The call was not made: the recorder of this process has stopped.", remedy=remedy)
+    return NotRecorded(
+        "The call was not made: the recorder of this process has stopped.", remedy=remedy
+    )
 
 
 class NotClaimed(SlipsnisseError):

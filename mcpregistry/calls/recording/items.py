@@ -1,4 +1,5 @@
-"""What waits in the recorder's queue, and what of it is still to be written where the database has failed."""
+"""What waits in the recorder's queue, and what of it is still to be written where the database has
+failed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def note(kind: str, writer: str) -> Item:
 
 
 def kept(item: Item, error: Exception | None) -> Late | None:
-    """What is to be written of an item with which the database has failed, as soon as it takes it."""
+    """What is to be written of an item with which the database has failed, as soon as it takes
+    it."""
     if error is None:
         return None
     is_in_doubt = passes(error) if item.end else unheard(error)
@@ -44,7 +46,9 @@ def in_doubt(item: Item) -> Late | None:
     if item.end:
         return Late(item.end, item.fact)
     if item.claim:
-        return late_ends.not_sent(item.claim, item.claim["fence"] + 1, item.fact, code=NotRecorded.code)
+        return late_ends.not_sent(
+            item.claim, item.claim["fence"] + 1, item.fact, code=NotRecorded.code
+        )
     if item.begin and "lease_until" in item.begin:  # an intent, no refusal
         return late_ends.not_sent(cast(Intent, item.begin), 0, item.fact, code=NotRecorded.code)
     return None

@@ -1,4 +1,5 @@
-"""What the recorder writes, as raw SQL on Django's own connection: rows, statements, one transaction.
+"""What the recorder writes, as raw SQL on Django's own connection: rows, statements, one
+transaction.
 
 The ORM costs six times the CPU here. The statements are made from the models, so that a new column
 cannot be forgotten. Those of a call's end and of the audit log have their own places
@@ -27,7 +28,8 @@ from mcpregistry.services.records.call_rows import Claim, Intent, Refused
 from mcpregistry.services.records.ending import recorded
 from mcpregistry.services.records.sql import insert_into, moment
 
-_LOCK_WAIT, _LOCK_PAUSE = 20.0, 0.0005
+_LOCK_WAIT = 20.0
+_LOCK_PAUSE = 0.0005
 
 INSERT_COLUMNS = [f.attname for f in Invocation._meta.local_concrete_fields]
 _DEFAULTS = {f.attname: f.get_default() for f in Invocation._meta.local_concrete_fields}
@@ -35,8 +37,8 @@ _TIMES = [f.attname for f in Invocation._meta.local_concrete_fields if isinstanc
 _inserted = itemgetter(*INSERT_COLUMNS)
 
 INSERT = insert_into(Invocation._meta.db_table, INSERT_COLUMNS)
-# The claim compares, in one statement, everything that was looked at before: of two processes one wins, and a change
-# between the last look and this statement loses.
+# The claim compares, in one statement, everything that was looked at before: of two processes one
+# wins, and a change between the last look and this statement loses.
 _CLAIM = (
     f"UPDATE {Invocation._meta.db_table} SET state = '{State.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
     f"dispatched_at = %s, lease_until = %s, writer = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "
@@ -49,23 +51,42 @@ _CLAIM = (
 def insert_values(row: Intent | Refused, writer: str) -> Sequence[Any]:
     """The parameters of ``INSERT`` for one row."""
     text, length = recorded(row.get("result"))
-    whole: dict[str, Any] = {**_DEFAULTS, **row, "result": text, "result_bytes": length, "writer": writer}
+    whole: dict[str, Any] = {
+        **_DEFAULTS,
+        **row,
+        "result": text,
+        "result_bytes": length,
+        "writer": writer,
+    }
     for column in _TIMES:
         whole[column] = moment(whole[column])
     return _inserted(whole)
 
 
 def bound_by(row: Intent | Refused, writer: str) -> dict[str, str]:
-    """What the audit entry of the row's beginning says of it; of a refused call that is its end as well."""
+    """What the audit entry of the row's beginning says of it; of a refused call that is its end as
+    well."""
     whole: dict[str, Any] = {**_DEFAULTS, **row, "writer": writer}
     begun = bound.of_begin(whole)
-    return begun | bound.of_end(whole, *recorded(row.get("result"))) if whole["finished_at"] else begun
+    return (
+        begun | bound.of_end(whole, *recorded(row.get("result"))) if whole["finished_at"] else begun
+    )
 
 
 def claim_values(row: Claim, writer: str) -> list[Any]:
-    """Return the parameters of the claim for one row. The call then belongs to the process of ``writer``."""
+    """Return the parameters of the claim for one row. The call then belongs to the process of
+    ``writer``."""
     now = moment(row["dispatched_at"])
-    return [now, moment(row["lease_until"]), writer, row["id"], row["binding"], row["fence"], now, row["revision"]]
+    return [
+        now,
+        moment(row["lease_until"]),
+        writer,
+        row["id"],
+        row["binding"],
+        row["fence"],
+        now,
+        row["revision"],
+    ]
 
 
 Work = list[tuple[str, Sequence[Sequence[Any]]]]  # each statement once
@@ -74,8 +95,9 @@ Changed = dict[str, int]  # how many rows each of them has changed
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Compare-and-sets to be tried first; ``rest`` makes of which were won the other statements of the same
-    transaction. Claims of held calls, unless ``sql`` says otherwise; ``before`` is done ahead of them."""
+    """Compare-and-sets to be tried first; ``rest`` makes of which were won the other statements of
+    the same transaction. Claims of held calls, unless ``sql`` says otherwise; ``before`` is done
+    ahead of them."""
 
     values: Sequence[Sequence[Any]]
     rest: Callable[[list[bool]], Work]
@@ -87,7 +109,8 @@ _NO_CLAIMS = Claims([], lambda won: [])
 
 
 def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
-    """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the lock."""
+    """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the
+    lock."""
     raw: Any = connection.connection
     if raw is None:
         connection.ensure_connection()
@@ -98,7 +121,10 @@ def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     try:
         for sql, rows in claims.before:
             raw.executemany(sql.replace("%s", "?"), rows)
-        won = [raw.execute(claims.sql.replace("%s", "?"), values).rowcount == 1 for values in claims.values]
+        won = [
+            raw.execute(claims.sql.replace("%s", "?"), values).rowcount == 1
+            for values in claims.values
+        ]
         changed = {
             sql: raw.executemany(sql.replace("%s", "?"), rows).rowcount
             for sql, rows in work or claims.rest(won)
@@ -113,7 +139,8 @@ def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
 
 
 def _begin(raw: Any) -> None:
-    """SQLite's busy handler sleeps up to 100 ms and starves one of two writers; short naps are fair."""
+    """SQLite's busy handler sleeps up to 100 ms and starves one of two writers; short naps are
+    fair."""
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         try:
@@ -126,7 +153,8 @@ def _begin(raw: Any) -> None:
 
 
 def _was_ended(raw: Any) -> bool:
-    """Whether an idle session was ended meanwhile. Only then there is something to be read, so it costs no question.
+    """Whether an idle session was ended meanwhile. Only then there is something to be read, so it
+    costs no question.
 
     Tried with such a session, a commit would leave it open whether it happened.
     """
@@ -140,7 +168,8 @@ def _was_ended(raw: Any) -> bool:
 def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     if connection.connection is not None and _was_ended(connection.connection):
         connection.close()
-        distrust_pool()  # the others ended with it, and it would pause for a second or more after each
+        # the others ended with it, and it would pause for a second or more after each
+        distrust_pool()
     connection.ensure_connection()
     raw = connection.connection
     with raw.pipeline() as pipeline, raw.transaction(), raw.cursor() as cursor:
@@ -155,7 +184,8 @@ def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
             if rows:
                 done[sql] = raw.cursor()
                 done[sql].executemany(sql, rows)
-    return {sql: each.rowcount for sql, each in done.items()}  # in a pipeline it is known only at its end
+    # in a pipeline it is known only at its end
+    return {sql: each.rowcount for sql, each in done.items()}
 
 
 BACKENDS: dict[str, Callable[..., Changed]] = {"sqlite": _sqlite, "postgresql": _postgres}

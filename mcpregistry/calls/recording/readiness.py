@@ -1,4 +1,5 @@
-"""Whether this process could write down a call now, without writing one: asked by the readiness probe."""
+"""Whether this process could write down a call now, without writing one: asked by the readiness
+probe."""
 
 from __future__ import annotations
 
@@ -11,19 +12,23 @@ from django.db.models import Model
 
 from mcpregistry.models import ApprovalRequest, AuditEntry, HostTask, Invocation
 
-ROOM = 1024 * 1024  # bytes that must be free for SQLite's files: a large result, and what goes with it
+# bytes that must be free for SQLite's files: a large result, and what goes with it
+ROOM = 1024 * 1024
 _WRITTEN: tuple[type[Model], ...] = (Invocation, AuditEntry, ApprovalRequest, HostTask)
 
 
 def obstacle() -> str:
     """Why no call can be recorded, in words for an operator; "" when nothing is known against it.
 
-    During a rolling upgrade a newer release may have added a column that must not be empty and has no default in the
-    database: every insert of this older process then fails. Raises a database error when it does not answer.
+    During a rolling upgrade a newer release may have added a column that must not be empty and has
+    no default in the database: every insert of this older process then fails. Raises a database
+    error when it does not answer.
     """
     if connection.vendor == "postgresql" and _read_only():
         return "the database is read-only"
-    if connection.vendor == "sqlite" and (reason := unwritable(Path(connection.settings_dict["NAME"]).parent)):
+    if connection.vendor == "sqlite" and (
+        reason := unwritable(Path(connection.settings_dict["NAME"]).parent)
+    ):
         return f"the disk of the database is not writable: {reason}"
     for model in _WRITTEN:
         for column in sorted(_demanded(model._meta.db_table) - _known(model)):
@@ -34,8 +39,9 @@ def obstacle() -> str:
 def unwritable(folder: Path) -> str:
     """Why no more can be written into a folder, in the system's words; "" when there is room.
 
-    Asks for the room and gives it back, in a file without a name. Not by a write into the database, which would wait for
-    whoever holds its lock. PostgreSQL's disk is its own server's; what that refuses is told with the call.
+    Asks for the room and gives it back, in a file without a name. Not by a write into the database,
+    which would wait for whoever holds its lock. PostgreSQL's disk is its own server's; what that
+    refuses is told with the call.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

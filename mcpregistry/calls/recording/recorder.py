@@ -1,12 +1,13 @@
 """The recorder: every call's record and its audit entries, committed in groups by one thread.
 
 While one commit is on its way to the disk, the calls that arrive meanwhile gather into the next, so
-durable audit costs a call a fraction of a commit. A lone call never waits for others; where several are
-under way, the thread naps once if fewer have come than last time. ``begin`` returns when the intent is
-on disk (nothing may be sent before), ``end`` when the end is.
+durable audit costs a call a fraction of a commit. A lone call never waits for others; where several
+are under way, the thread naps once if fewer have come than last time. ``begin`` returns when the
+intent is on disk (nothing may be sent before), ``end`` when the end is.
 
-What it writes is in ``calls/recording/ledger.py``, ``services/records/ending.py`` and ``audit.py``. Each
-recorder is a writer with its own audit chain: one global chain would serialise all processes on its head.
+What it writes is in ``calls/recording/ledger.py``, ``services/records/ending.py`` and ``audit.py``.
+Each recorder is a writer with its own audit chain: one global chain would serialise all processes
+on its head.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from django.db import connection
 
 from mcpregistry.calls.recording import late_ends, ledger
 from mcpregistry.calls.recording.backlog import MOST_TOGETHER, Backlog
-from mcpregistry.calls.recording.errors import EndedOtherwise, NotClaimed, NotRecorded, not_recorded, recorder_stopped
+from mcpregistry.calls.recording.errors import (
+    EndedOtherwise,
+    NotClaimed,
+    NotRecorded,
+    not_recorded,
+    recorder_stopped,
+)
 from mcpregistry.calls.recording.items import Item, in_doubt, kept, note, passes
 from mcpregistry.calls.recording.late_ends import Late
 from mcpregistry.database_errors import fault_facts, is_database_error, is_passing
@@ -43,14 +50,17 @@ log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000  # about a second of work
 _NAP = 0.0002  # seconds
-_chains = itertools.count(1)  # all recorders of a process count together, so that each chain has its own name
-# Seconds between attempts to write ends that the database did not take. The reaper comes by far less often.
+# all recorders of a process count together, so that each chain has its own name
+_chains = itertools.count(1)
+# Seconds between attempts to write ends that the database did not take. The reaper comes by far
+# less often.
 RETRY = 0.25
 FLUSH_SECONDS = 10.0  # for how long that is tried when the process ends
 
 
 class Recorder:
-    """One thread, one connection, one audit chain; one per engine. The async methods belong to its loop."""
+    """One thread, one connection, one audit chain; one per engine. The async methods belong to its
+    loop."""
 
     def __init__(self, process: str) -> None:
         self.process = process
@@ -59,13 +69,15 @@ class Recorder:
         self._closing = False
         self._stopped = False
         self._last_taken = False
-        self._door = threading.Lock()  # what passes it before close() is written, what comes after is refused
+        # what passes it before close() is written, what comes after is refused
+        self._door = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._backlog = Backlog()
         self._in_hand: list[Item] = []  # taken from the queue, and their callers have not heard yet
         self._together = 0  # how many the last commit held
-        self._unbegun: dict[str, None] = {}  # calls whose beginning failed last time, the newest last; for the thread
+        # calls whose beginning failed last time, the newest last; for the thread
+        self._unbegun: dict[str, None] = {}
 
     @property
     def writer(self) -> str:
@@ -107,9 +119,9 @@ class Recorder:
         await self._wait(self._put(Item(fact, begin=row)))
 
     async def claim(self, row: Claim, fact: Fact) -> int:
-        """Take a call in the state ready; returns its new fence when that is durable. Raises NotRecorded,
-        and NotClaimed when its binding, its fence or the configuration's ``revision`` are not as they were
-        looked at, or its time to run is over.
+        """Take a call in the state ready; returns its new fence when that is durable. Raises
+        NotRecorded, and NotClaimed when its binding, its fence or the configuration's ``revision``
+        are not as they were looked at, or its time to run is over.
         """
         await self._wait(self._put(Item(fact, claim=row)))
         return row["fence"] + 1
@@ -117,15 +129,16 @@ class Recorder:
     async def end(self, row: End, fact: Fact) -> None:
         """Move a dispatched call to its end; returns when that is durable.
 
-        Raises NotRecorded when that cannot be now. It is kept then, and written as soon as the database takes it,
-        while this process lives. (The lease of a call that is out outlasts its time by a minute.) Where the clock has
-        given the call up meanwhile, the end replaces what it supposed. Raises EndedOtherwise when the record says
-        something else all the same.
+        Raises NotRecorded when that cannot be now. It is kept then, and written as soon as the
+        database takes it, while this process lives. (The lease of a call that is out outlasts its
+        time by a minute.) Where the clock has given the call up meanwhile, the end replaces what it
+        supposed. Raises EndedOtherwise when the record says something else all the same.
         """
         await self._wait(self._put(Item(fact, end=row)))
 
     def begin_soon(self, row: Refused, fact: Fact) -> None:
-        """Insert a call that has ended already, without waiting: for a caller that is being cancelled."""
+        """Insert a call that has ended already, without waiting: for a caller that is being
+        cancelled."""
         self._put(Item(fact, begin=row))
 
     def end_soon(self, row: End, fact: Fact) -> None:
@@ -135,7 +148,10 @@ class Recorder:
     def _put(self, item: Item) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.
         if item.begin and self._waiting.qsize() >= MAX_WAITING:
-            raise Busy("The site cannot record more calls at the moment.", remedy=error_texts.TRY_AGAIN_SOON)
+            raise Busy(
+                "The site cannot record more calls at the moment.",
+                remedy=error_texts.TRY_AGAIN_SOON,
+            )
         with self._door:
             if self._closing or self._loop is None:
                 raise NotRecorded("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
@@ -148,7 +164,8 @@ class Recorder:
     @staticmethod
     async def _wait(done: asyncio.Future[None]) -> None:
         try:
-            # What is in the queue is written whether or not its caller still waits; only the waiting can be cancelled.
+            # What is in the queue is written whether or not its caller still waits; only the
+            # waiting can be cancelled.
             await asyncio.shield(done)
         except asyncio.CancelledError:
             done.add_done_callback(_swallow)
@@ -172,7 +189,9 @@ class Recorder:
         try:
             self._write()
         except Exception as error:
-            log.exception("recorder.interrupted", about=[item.fact.subject for item in self._in_hand])
+            log.exception(
+                "recorder.interrupted", about=[item.fact.subject for item in self._in_hand]
+            )
             self._backlog.add(filter(None, map(in_doubt, self._in_hand)))
             self._settle(self._in_hand, [error] * len(self._in_hand))
             self._start_afresh(error)
@@ -187,7 +206,9 @@ class Recorder:
             if item.begin:
                 self._unbegun.pop(item.begin["id"], None)
         errors = self._commit_all(batch) if batch else []
-        self._backlog.add(late for item, error in zip(batch, errors, strict=True) if (late := kept(item, error)))
+        self._backlog.add(
+            late for item, error in zip(batch, errors, strict=True) if (late := kept(item, error))
+        )
         self._settle(batch, errors)
         self._in_hand = []
         if self._backlog and not any(map(passes, errors)):
@@ -203,14 +224,18 @@ class Recorder:
                     if item := self._waiting.get_nowait():
                         waiting.append(item)
         if waiting or self._backlog:
-            log.error("recorder.stopped", about=[item.fact.subject for item in waiting] + self._backlog.subjects())
+            log.error(
+                "recorder.stopped",
+                about=[item.fact.subject for item in waiting] + self._backlog.subjects(),
+            )
         self._settle(waiting, [recorder_stopped()] * len(waiting))
 
     def _take(self) -> list[Item | None]:
-        """What has come; waits for the first, and shortly for those that were committed with it last time.
+        """What has come; waits for the first, and shortly for those that were committed with it
+        last time.
 
-        They come one by one, as the event loop gets to them: without the nap, ten calls at once cost a
-        quarter more CPU in commits and context switches, and each of them takes longer.
+        They come one by one, as the event loop gets to them: without the nap, ten calls at once
+        cost a quarter more CPU in commits and context switches, and each of them takes longer.
         """
         try:
             taken = [self._waiting.get(timeout=RETRY if self._backlog else None)]
@@ -225,7 +250,8 @@ class Recorder:
         return taken
 
     def _commit_all(self, batch: list[Item]) -> list[Exception | None]:
-        """Commit the batch as one; if a row is to blame, each half, so that in the end a bad one stands alone."""
+        """Commit the batch as one; if a row is to blame, each half, so that in the end a bad one
+        stands alone."""
         try:
             return self._commit(batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
@@ -238,7 +264,8 @@ class Recorder:
         return self._commit_all(batch[:half]) + self._commit_all(batch[half:])
 
     def _note_unbegun(self, batch: list[Item]) -> None:
-        """Remember whose beginning failed: an end that a caller left behind has no record then, and gets no audit entry.
+        """Remember whose beginning failed: an end that a caller left behind has no record then, and
+        gets no audit entry.
 
         Where the beginning may have been written all the same, ``kept`` has its end.
         """
@@ -250,11 +277,13 @@ class Recorder:
 
     @staticmethod
     def _note_failure(batch: list[Item], error: Exception) -> None:
-        log.error("recorder.failed", **fault_facts(error), about=batch[0].fact.subject, rows=len(batch))
+        log.error(
+            "recorder.failed", **fault_facts(error), about=batch[0].fact.subject, rows=len(batch)
+        )
 
     def _commit(self, batch: list[Item]) -> list[Exception | None]:
-        """One transaction. What comes back is None for each, but NotClaimed for a claim that was lost, and what
-        ``_checked`` says of an end."""
+        """One transaction. What comes back is None for each, but NotClaimed for a claim that was
+        lost, and what ``_checked`` says of an end."""
         failpoint("committing")
         claims = [(item, item.claim) for item in batch if item.claim]
         if not claims:
@@ -280,25 +309,32 @@ class Recorder:
         ]
 
     def _checked(self, batch: list[Item], changed: ledger.Changed) -> list[Exception | None]:
-        """After a commit: whether its ends were taken. The clock may have given up calls whose process had stalled."""
+        """After a commit: whether its ends were taken. The clock may have given up calls whose
+        process had stalled."""
         ends = [Late(item.end, item.fact) for item in batch if item.end]
         if changed.get(ending.FINISH, 0) >= len(ends):
             return [None] * len(batch)
         try:
             self._chain = late_ends.correct(ends, self._chain)
             stand = iter(late_ends.stand(ends))
-        except Exception as error:  # they are kept and tried again, like those that were not written at all
+        except Exception as error:
+            # they are kept and tried again, like those that were not written at all
             log.exception("recorder.not_corrected", about=[each.fact.subject for each in ends])
             self._start_afresh(error)
             return [error if item.end else None for item in batch]
         return [
-            EndedOtherwise("The call already has another outcome.") if item.end and not next(stand) else None
+            EndedOtherwise("The call already has another outcome.")
+            if item.end and not next(stand)
+            else None
             for item in batch
         ]
 
     def _work(self, batch: list[Item]) -> tuple[ledger.Work, Chain]:
         """The statements for these items, and where the audit chain stands after them."""
-        begins, kept, finished, facts = [], [], [], []
+        begins = []
+        kept = []
+        finished = []
+        facts = []
         for item in batch:
             if item.end and item.end["id"] in self._unbegun:
                 continue
@@ -335,7 +371,8 @@ class Recorder:
             raise
 
     def _flush(self) -> None:
-        """The process ends: what is late is tried for some seconds more; then only the reaper is left."""
+        """The process ends: what is late is tried for some seconds more; then only the reaper is
+        left."""
         deadline = time.monotonic() + FLUSH_SECONDS
         while self._backlog and time.monotonic() < deadline:
             self._backlog.write(self._commit_late)
@@ -352,7 +389,8 @@ class Recorder:
                 else:
                     known = isinstance(error, NotClaimed | EndedOtherwise | NotRecorded)
                     item.done.set_exception(error if known else not_recorded())
-                    item.done.exception()  # the caller may have left; that is not an error of its own
+                    # the caller may have left; that is not an error of its own
+                    item.done.exception()
 
         assert self._loop is not None
         try:
@@ -361,7 +399,8 @@ class Recorder:
             log.debug("recorder.loop_closed")
 
     def _start_afresh(self, error: Exception) -> None:
-        """After a database error nobody knows whether the commit happened: connect anew, with a new chain."""
+        """After a database error nobody knows whether the commit happened: connect anew, with a new
+        chain."""
         if is_database_error(error):
             connection.close()
             leave_read_only_sessions(error)

@@ -1,9 +1,10 @@
-"""Tasks that servers make of our calls: adopted, followed by polling, and told to hosts as tasks of ours.
+"""Tasks that servers make of our calls: adopted, followed by polling, and told to hosts as tasks of
+ours.
 
-The host gets a handle of our own; the server's id never leaves. One asyncio task follows each server's
-task in the process that made the call; when that process dies, any other takes over, because all
-progress is in the rows (``services/tasks/remote_tasks.py``). What hosts say meanwhile (answers, cancel) comes by
-the rows too, so it does not matter which process they say it to.
+The host gets a handle of our own; the server's id never leaves. One asyncio task follows each
+server's task in the process that made the call; when that process dies, any other takes over,
+because all progress is in the rows (``services/tasks/remote_tasks.py``). What hosts say meanwhile
+(answers, cancel) comes by the rows too, so it does not matter which process they say it to.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ SEARCH = 3.0  # seconds between searches for tasks that nobody follows
 LONGEST_PAUSE = 10.0  # seconds between two questions to a server, whatever it wishes
 MAX_ID = 1024
 _SLACK_MS = 60_000
-_FIRST_RETRY, _LONGEST_RETRY = 0.5, 15.0
+_FIRST_RETRY = 0.5
+_LONGEST_RETRY = 15.0
 
 
 def forwarding_of(call: Call) -> Forwarding:
-    """What of the host goes to the server. What people approved is not added to: no questions, no answers."""
+    """What of the host goes to the server. What people approved is not added to: no questions, no
+    answers."""
     forwarding = call.request.host.forwarding.allowing(call.entry.offer.server.questions)
     if not call.entry.offer.server.mcp_apps:
         forwarding = forwarding.without_apps()
@@ -62,7 +65,8 @@ def forwarding_of(call: Call) -> Forwarding:
 
 
 def check_kind(result: Mapping[str, Any], forwarding: Forwarding) -> None:
-    """Only what the host declared that it can bear reaches it. Raises ProtocolError or InputNeeded (sent)."""
+    """Only what the host declared that it can bear reaches it. Raises ProtocolError or InputNeeded
+    (sent)."""
     kind = result.get("resultType", "complete")
     if kind == "complete" or (kind == "task" and forwarding.tasks):
         return
@@ -92,7 +96,8 @@ class Adoption:
         self._watcher = asyncio.ensure_future(self._watch())
 
     async def close(self) -> None:
-        """Hand what can be followed elsewhere to whoever comes; the rest dies with our server processes."""
+        """Hand what can be followed elsewhere to whoever comes; the rest dies with our server
+        processes."""
         followers = list(self._followers.values())
         tasks = [each.work for each in followers] + ([self._watcher] if self._watcher else [])
         for task in tasks:
@@ -103,7 +108,8 @@ class Adoption:
                 await each.hand_over()
 
     async def __call__(self, call: Call, made: Mapping[str, Any], forwarding: Forwarding) -> str:
-        """The server answered the dispatched call with a task: follow it. Returns the id of our handle for it.
+        """The server answered the dispatched call with a task: follow it. Returns the id of our
+        handle for it.
 
         Raises DownstreamError (sent) when it cannot be adopted.
         """
@@ -117,15 +123,22 @@ class Adoption:
         return followed.task_id
 
     async def _adopted(self, call: Call, made: Mapping[str, Any]) -> Followed:
-        task_id, catalogue = made.get("taskId"), call.request.catalogue
+        task_id = made.get("taskId")
+        catalogue = call.request.catalogue
         if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_ID:
             raise ProtocolError("The server created a task without a valid id.", sent=True)
         return await db_call(
-            remote_tasks.adopt, call_id=call.id, fence=call.fence,
-            agent=catalogue.agent.slug, endpoint=catalogue.endpoint.slug,
-            server_id=call.entry.offer.server.id, downstream_id=task_id,
-            ttl_ms=_ttl(made), poll_ms=_poll(made), message=_message(made),
-        )  # fmt: skip
+            remote_tasks.adopt,
+            call_id=call.id,
+            fence=call.fence,
+            agent=catalogue.agent.slug,
+            endpoint=catalogue.endpoint.slug,
+            server_id=call.entry.offer.server.id,
+            downstream_id=task_id,
+            ttl_ms=_ttl(made),
+            poll_ms=_poll(made),
+            message=_message(made),
+        )
 
     def _follow(self, followed: Followed, forwarding: Forwarding) -> None:
         follower = _Follower(self._pool, self._wishes, followed, forwarding)
@@ -170,8 +183,13 @@ class Adoption:
 class _Follower:
     """Follows one task to its end."""
 
-    def __init__(self, pool: Pool, wishes: Watch[Wish], followed: Followed, forwarding: Forwarding) -> None:
-        self._pool, self._wishes, self.followed, self._forwarding = pool, wishes, followed, forwarding
+    def __init__(
+        self, pool: Pool, wishes: Watch[Wish], followed: Followed, forwarding: Forwarding
+    ) -> None:
+        self._pool = pool
+        self._wishes = wishes
+        self.followed = followed
+        self._forwarding = forwarding
         self._wish = Wish({}, cancel=False)
         self._cancel_sent = False
         self.work = asyncio.ensure_future(self._run())
@@ -184,10 +202,13 @@ class _Follower:
         if self.followed.remote:
             await db_call(remote_tasks.release, followed=self.followed)
         else:
-            await self._end(State.UNKNOWN, "SITE_STOPPED", "The site stopped before the server's task ended.")
+            await self._end(
+                State.UNKNOWN, "SITE_STOPPED", "The site stopped before the server's task ended."
+            )
 
     async def _run(self) -> None:
-        failing_since, retry = 0.0, _FIRST_RETRY
+        failing_since = 0.0
+        retry = _FIRST_RETRY
         while True:
             pause = retry
             try:
@@ -195,7 +216,9 @@ class _Follower:
                 seen = await self._ask("tasks/get")
                 if await self._noted(seen):
                     return
-                pause, retry, failing_since = self._pause(seen), _FIRST_RETRY, 0.0
+                pause = self._pause(seen)
+                retry = _FIRST_RETRY
+                failing_since = 0.0
             except (Lost, asyncio.CancelledError):
                 return
             except SlipsnisseError as error:
@@ -207,12 +230,15 @@ class _Follower:
             except Exception:  # the database, perhaps; the rows say where to go on
                 log.exception("task.not_followed", call=self.followed.call_id)
                 retry = min(retry * 2, _LONGEST_RETRY)
-            # Sooner only for a wish that is new: one that a dead server did not take waits its time like the rest.
+            # Sooner only for a wish that is new: one that a dead server did not take waits its time
+            # like the rest.
             self._wish = await self._wishes.until_not(self.followed.task_id, self._wish, pause)
 
     async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
         it = self.followed
-        return await self._pool.task(it.server_id, method, it.downstream_id, params, host=self._forwarding)
+        return await self._pool.task(
+            it.server_id, method, it.downstream_id, params, host=self._forwarding
+        )
 
     async def _pass_on(self) -> None:
         """What the host has said, to the server; answers stay kept until it has taken them."""
@@ -222,7 +248,9 @@ class _Follower:
             self._cancel_sent = True
         if wish.responses:
             await self._ask("tasks/update", inputResponses=dict(wish.responses))
-            await db_call(remote_tasks.passed_on, task_id=self.followed.task_id, keys=list(wish.responses))
+            await db_call(
+                remote_tasks.passed_on, task_id=self.followed.task_id, keys=list(wish.responses)
+            )
             self._wish = Wish({}, wish.cancel)
 
     async def _noted(self, seen: Mapping[str, Any]) -> bool:
@@ -237,11 +265,19 @@ class _Follower:
             await self._end(state, outcome={"result": result})
         elif status == "failed" and isinstance(error := seen.get("error"), dict):
             told = _rpc_error(error)
-            await self._end(State.TOOL_ERROR, ToolRefused.code, told["message"], outcome={"error": told})
+            await self._end(
+                State.TOOL_ERROR, ToolRefused.code, told["message"], outcome={"error": told}
+            )
         elif status == "cancelled" and self._cancel_sent:
-            await self._end(State.UNKNOWN, "CANCELLED", "The caller cancelled the task while it was running.")
+            await self._end(
+                State.UNKNOWN, "CANCELLED", "The caller cancelled the task while it was running."
+            )
         elif status == "cancelled":
-            await self._end(State.UNKNOWN, "TASK_CANCELLED", "The server cancelled its task. Check what it has done.")
+            await self._end(
+                State.UNKNOWN,
+                "TASK_CANCELLED",
+                "The server cancelled its task. Check what it has done.",
+            )
         else:
             reason = "The server reported an invalid status of its task. Check what it has done."
             await self._end(State.UNKNOWN, ProtocolError.code, reason)
@@ -250,7 +286,11 @@ class _Follower:
     async def _goes_on(self, seen: Mapping[str, Any]) -> None:
         requests = seen.get("inputRequests") if seen.get("status") == "input_required" else None
         asked = requests if isinstance(requests, dict) else {}
-        if missing := unbearable(asked, self._forwarding.capabilities) if self._forwarding is not AS_TASK else []:
+        if (
+            missing := unbearable(asked, self._forwarding.capabilities)
+            if self._forwarding is not AS_TASK
+            else []
+        ):
             with contextlib.suppress(SlipsnisseError):
                 await self._ask("tasks/cancel")
             raise ProtocolError(
@@ -259,7 +299,11 @@ class _Follower:
                 sent=True,
             )
         await db_call(
-            remote_tasks.note, followed=self.followed, message=_message(seen), requests=asked, poll_ms=_poll(seen)
+            remote_tasks.note,
+            followed=self.followed,
+            message=_message(seen),
+            requests=asked,
+            poll_ms=_poll(seen),
         )
 
     @staticmethod
@@ -285,10 +329,19 @@ class _Follower:
         await self._end(State.UNKNOWN, code, reason)
 
     async def _end(
-        self, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None
+        self,
+        state: State,
+        code: str = "",
+        reason: str = "",
+        outcome: Mapping[str, Any] | None = None,
     ) -> None:
         await db_call(
-            remote_tasks.finish, followed=self.followed, state=state, code=code, reason=reason, outcome=outcome
+            remote_tasks.finish,
+            followed=self.followed,
+            state=state,
+            code=code,
+            reason=reason,
+            outcome=outcome,
         )
 
 
@@ -308,6 +361,10 @@ def _message(said: Mapping[str, Any]) -> str:
 
 
 def _rpc_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    code, message = error.get("code"), error.get("message")
-    told = {"code": code if type(code) is int else -32603, "message": message if isinstance(message, str) else ""}
+    code = error.get("code")
+    message = error.get("message")
+    told = {
+        "code": code if type(code) is int else -32603,
+        "message": message if isinstance(message, str) else "",
+    }
     return told | ({"data": error["data"]} if "data" in error else {})

@@ -1,11 +1,13 @@
-"""The change feed of a process: one thread that hears what has changed in the database, and tells whoever waits.
+"""The change feed of a process: one thread that hears what has changed in the database, and tells
+whoever waits.
 
-Topics are the configuration, held calls, runs, tasks and sessions of hosts; ``models/feed.py`` says what of them is told, ``sources.py``
-how it comes. Nobody polls on their own: listeners are called when something has changed, and everything is told once
-whenever a connection was made anew, because a change may have been missed before it listened.
+Topics are the configuration, held calls, runs, tasks and sessions of hosts; ``models/feed.py`` says
+what of them is told, ``sources.py`` how it comes. Nobody polls on their own: listeners are called
+when something has changed, and everything is told once whenever a connection was made anew, because
+a change may have been missed before it listened.
 
-An authorisation must not go on for ever on a configuration that nobody could refresh: ``state`` says how far the
-feed can be trusted, and calls are refused while it is BLIND.
+An authorisation must not go on for ever on a configuration that nobody could refresh: ``state``
+says how far the feed can be trusted, and calls are refused while it is BLIND.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ log = structlog.get_logger(__name__)
 BLIND_AFTER = 5.0  # seconds without a successful look at the database
 _BREAK = 1.0  # seconds after a failed look
 
-# Called in the feed's thread with the keys of what has changed, None for "perhaps any". It may read the database,
-# and raises a database error when that does not answer: then all is told again once it does.
+# Called in the feed's thread with the keys of what has changed, None for "perhaps any". It may read
+# the database, and raises a database error when that does not answer: then all is told again once
+# it does.
 Listener = Callable[[frozenset[str] | None], object]
 
 

@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 class LiveConfiguration:
     """``current`` is always a whole snapshot; ``listeners`` hear of every swap, one swap at a time.
 
-    They are called in the thread that has swapped: the feed's, or whichever called ``refresh``. So a listener hands
-    over to its own thread or event loop, and does not wait.
+    They are called in the thread that has swapped: the feed's, or whichever called ``refresh``. So
+    a listener hands over to its own thread or event loop, and does not wait.
     """
 
     def __init__(self, feed: Feed) -> None:
@@ -34,13 +34,15 @@ class LiveConfiguration:
         self._known: Known = {}
 
     def start(self) -> None:
-        """Load the first snapshot (raises when the database cannot be read), then follow the feed."""
+        """Load the first snapshot (raises when the database cannot be read), then follow the
+        feed."""
         self.current = self._compiled()
         close_old_connections()
         self._feed.hear(CONFIGURATION, lambda _: self.refresh())
 
     def refresh(self) -> Snapshot:
-        """Look now: for whoever must not act on what was true a moment ago. In any thread with a connection."""
+        """Look now: for whoever must not act on what was true a moment ago. In any thread with a
+        connection."""
         with self._looking:  # of two at once, the one with the older reading must not win
             if current_revision() != self.current.revision:
                 self._swap()
@@ -55,9 +57,13 @@ class LiveConfiguration:
                 log.exception("configuration.listener_failed")
 
     def _compiled(self) -> Snapshot:
-        """A snapshot whose rules are compiled already: it takes milliseconds, which no call should wait for."""
+        """A snapshot whose rules are compiled already: it takes milliseconds, which no call should
+        wait for."""
         snapshot = load_snapshot(known=self._known)
-        if (snapshot.rules, snapshot.default_outcome) == (self.current.rules, self.current.default_outcome):
+        if (snapshot.rules, snapshot.default_outcome) == (
+            self.current.rules,
+            self.current.default_outcome,
+        ):
             snapshot.__dict__["policy"] = self.current.policy  # where a cached property keeps it
         assert snapshot.policy is not None
         return snapshot

@@ -1,7 +1,8 @@
-"""Where a process learns that another has changed something: NOTIFY on PostgreSQL, counters on SQLite.
+"""Where a process learns that another has changed something: NOTIFY on PostgreSQL, counters on
+SQLite.
 
-A source belongs to the thread of the feed (``changes.py``), with database connections of its own: what a busy pool
-keeps waiting would be told late.
+A source belongs to the thread of the feed (``changes.py``), with database connections of its own:
+what a busy pool keeps waiting would be told late.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ log = structlog.get_logger(__name__)
 Changes = Mapping[str, frozenset[str] | None]
 
 TICK = 0.05  # seconds between looks on SQLite; one costs some ten microseconds
-LOOK_EVERY = 1.0  # seconds between looks at the revision on PostgreSQL, whether notifications come or not
+# seconds between looks at the revision on PostgreSQL, whether notifications come or not
+LOOK_EVERY = 1.0
 PROVE_EVERY = 3.0  # seconds between signs that a listening connection sends to itself
 HEARD_WITHIN = 2.0  # seconds in which such a sign must have come
 
 
 class Source(Protocol):
-    """``delivers``: changes come with their keys as they happen; else everything is looked at each second."""
+    """``delivers``: changes come with their keys as they happen; else everything is looked at each
+    second."""
 
     delivers: bool
 
     def wait(self) -> Changes:
         """What has changed since the last time; returns after a while also when nothing has.
 
-        Raises a database error when it could not find out: nothing is known then until another source is open.
+        Raises a database error when it could not find out: nothing is known then until another
+        source is open.
         """
         ...
 
@@ -66,8 +70,8 @@ def everything() -> Changes:
 
 
 class Sqlite:
-    """``PRAGMA data_version`` says that another connection has committed, and reads no file for it; counters that
-    triggers raise say about what."""
+    """``PRAGMA data_version`` says that another connection has committed, and reads no file for it;
+    counters that triggers raise say about what."""
 
     delivers = True
 
@@ -85,10 +89,14 @@ class Sqlite:
             version = self._data_version()
             if version == self._version:
                 return {}
-            # In this order: what is committed between the two readings changes the version once more.
-            self._version, before = version, self._numbers
+            # In this order: what is committed between the two readings changes the version once
+            # more.
+            self._version = version
+            before = self._numbers
             self._numbers = self._read_numbers()
-        return {topic: None for topic, number in self._numbers.items() if number != before.get(topic)}
+        return {
+            topic: None for topic, number in self._numbers.items() if number != before.get(topic)
+        }
 
     def wake(self) -> None:
         """See ``Source``."""
@@ -112,8 +120,9 @@ class Sqlite:
 class Postgres:
     """One connection that listens, one that asks.
 
-    LISTEN succeeds behind a pooler in transaction mode and over a dead network path too, and then nothing ever comes.
-    So this notifies itself every few seconds, by the other connection, and counts as hearing only while that comes.
+    LISTEN succeeds behind a pooler in transaction mode and over a dead network path too, and then
+    nothing ever comes. So this notifies itself every few seconds, by the other connection, and
+    counts as hearing only while that comes.
     """
 
     def __init__(self) -> None:
@@ -121,10 +130,14 @@ class Postgres:
         self._own = f"slipsnisse_alive_{secrets.token_hex(8)}"
         self._sent = 0.0
         self._heard = 0.0
-        self._sign, self._warned = "", False
-        self._looked, self._revision = 0.0, -1
-        self._ear, self._asking = unpooled(), unpooled()
-        connections[DEFAULT_DB_ALIAS] = self._asking  # of this thread, so listeners read by it as well
+        self._sign = ""
+        self._warned = False
+        self._looked = 0.0
+        self._revision = -1
+        self._ear = unpooled()
+        self._asking = unpooled()
+        # of this thread, so listeners read by it as well
+        connections[DEFAULT_DB_ALIAS] = self._asking
         self._bed, self._bell = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         try:
@@ -142,7 +155,8 @@ class Postgres:
         self._selector.register(self._bed, selectors.EVENT_READ)
 
     def wait(self) -> Changes:
-        """See ``Source``: at a notification, or at the latest when the revision is to be looked at."""
+        """See ``Source``: at a notification, or at the latest when the revision is to be looked
+        at."""
         self._selector.select(max(0.0, self._looked + LOOK_EVERY - time.monotonic()))
         changes = self._received()
         looking = time.monotonic() - self._looked >= LOOK_EVERY
@@ -172,15 +186,19 @@ class Postgres:
                 self._heard = self._sent if note.payload == self._sign else self._heard
             else:
                 found[note.channel].add(note.payload)
-        named = {topic: frozenset(found[channel(topic)]) for topic in topics() if channel(topic) in found}
+        named = {
+            topic: frozenset(found[channel(topic)]) for topic in topics() if channel(topic) in found
+        }
         return {topic: keys if topic != CONFIGURATION else None for topic, keys in named.items()}
 
     def _look(self) -> bool:
-        """Ask for the revision, read the database's clock with it, and now and then send the sign. True: it has moved."""
+        """Ask for the revision, read the database's clock with it, and now and then send the sign.
+        True: it has moved."""
         before = time.monotonic()
         proving = before - self._sent >= PROVE_EVERY
         if proving:
-            self._sign, self._sent = secrets.token_hex(8), before
+            self._sign = secrets.token_hex(8)
+            self._sent = before
         with self._asking.cursor() as cursor:
             cursor.execute(
                 f"SELECT revision, clock_timestamp() FROM {Configuration._meta.db_table} WHERE id = 1"  # noqa: S608
@@ -191,7 +209,8 @@ class Postgres:
             if proving:
                 cursor.execute("SELECT pg_notify(%s, %s)", [self._own, self._sign])
         moved = self._revision not in (-1, revision)
-        self._looked, self._revision = time.monotonic(), revision
+        self._looked = time.monotonic()
+        self._revision = revision
         return moved
 
     def _judge(self) -> None:
@@ -199,7 +218,8 @@ class Postgres:
         if self._sent and self._heard == self._sent:
             if self._warned:
                 log.info("changes.delivered_again")
-            self.delivers, self._warned = True, False
+            self.delivers = True
+            self._warned = False
         elif time.monotonic() - self._sent > HEARD_WITHIN:
             self.delivers = False
             if not self._warned:
@@ -215,7 +235,8 @@ REMEDY = (
 
 def delivered(patience: float = 3.0) -> bool:
     """Whether a notification that is sent now comes. Raises a database error."""
-    with ThreadPoolExecutor(max_workers=1) as thread:  # a source replaces its thread's own connection
+    # a source replaces its thread's own connection
+    with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(_delivered, patience).result()
 
 

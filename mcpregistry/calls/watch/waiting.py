@@ -1,4 +1,5 @@
-"""The one way to wait for rows to change: read when the feed says so, nothing while nobody waits."""
+"""The one way to wait for rows to change: read when the feed says so, nothing while nobody
+waits."""
 
 from __future__ import annotations
 
@@ -16,38 +17,53 @@ from mcpregistry.db import db_call
 log = structlog.get_logger(__name__)
 
 S = TypeVar("S")
-LOOK_ANYWAY = 5.0  # seconds; what nobody told of (a table's triggers were dropped, say) is late, but not lost
+# seconds; what nobody told of (a table's triggers were dropped, say) is late, but not lost
+LOOK_ANYWAY = 5.0
 _AFTER_FAULT = 1.0
 
 
 class Look(Generic[S]):
     """Reads the states of what is waited for, together, whenever one of them may have changed.
 
-    ``keys`` says what is waited for now; ``read`` is called in a database thread, ``tell`` on the event loop with what
-    it found. ``topic``: the feed's topic with the same keys; after a change of one of ``also`` all are read.
+    ``keys`` says what is waited for now; ``read`` is called in a database thread, ``tell`` on the
+    event loop with what it found. ``topic``: the feed's topic with the same keys; after a change of
+    one of ``also`` all are read.
     """
 
     def __init__(
-        self, feed: Feed, topic: str, read: Callable[[list[str]], dict[str, S]], *,
-        keys: Callable[[], Collection[str]], tell: Callable[[dict[str, S]], None], also: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        self._feed, self._topics = feed, (topic, *also)
-        self._read, self._keys, self._tell = read, keys, tell
+        self,
+        feed: Feed,
+        topic: str,
+        read: Callable[[list[str]], dict[str, S]],
+        *,
+        keys: Callable[[], Collection[str]],
+        tell: Callable[[dict[str, S]], None],
+        also: tuple[str, ...] = (),
+    ) -> None:
+        self._feed = feed
+        self._topics = (topic, *also)
+        self._read = read
+        self._keys = keys
+        self._tell = tell
         self._due: set[str] = set()
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, due: Iterable[str] = ()) -> None:
-        """Somebody waits: listen as long as ``keys`` has any, and read ``due`` at once. On the event loop."""
+        """Somebody waits: listen as long as ``keys`` has any, and read ``due`` at once. On the
+        event loop."""
         self._due.update(due)
         self._news.set()
         if self._looking is None or self._looking.done():
             self._loop = asyncio.get_running_loop()
             ends = [self._feed.hear(self._topics[0], self._heard)]
-            ends += [self._feed.hear(topic, lambda _: self._heard(None)) for topic in self._topics[1:]]
+            ends += [
+                self._feed.hear(topic, lambda _: self._heard(None)) for topic in self._topics[1:]
+            ]
             self._looking = asyncio.ensure_future(self._look())
-            # The feed forgets us when nobody waits any more, so a watch may be made for one waiting alone.
+            # The feed forgets us when nobody waits any more, so a watch may be made for one waiting
+            # alone.
             self._looking.add_done_callback(lambda _: [end() for end in ends])
 
     def _heard(self, keys: frozenset[str] | None) -> None:
@@ -89,18 +105,27 @@ class Watch(Generic[S]):
     """Waits for single keys to have another state than the one that was seen last."""
 
     def __init__(
-        self, feed: Feed, topic: str, read: Callable[[list[str]], dict[str, S]], *, also: tuple[str, ...] = ()
+        self,
+        feed: Feed,
+        topic: str,
+        read: Callable[[list[str]], dict[str, S]],
+        *,
+        also: tuple[str, ...] = (),
     ) -> None:
         self._waiting: dict[str, set[asyncio.Future[S]]] = defaultdict(set)
         self._seen: dict[asyncio.Future[S], S] = {}
-        self._look = Look(feed, topic, read, keys=lambda: list(self._waiting), tell=self._tell, also=also)
+        self._look = Look(
+            feed, topic, read, keys=lambda: list(self._waiting), tell=self._tell, also=also
+        )
         self.stopping = False
 
-    async def until_not(self, key: str, seen: S, timeout: float | None, *, just_read: bool = False) -> S:
+    async def until_not(
+        self, key: str, seen: S, timeout: float | None, *, just_read: bool = False
+    ) -> S:
         """Wait until its state is another than ``seen``; that one again after ``timeout`` seconds.
 
-        It is read at once, since it may have changed before anybody waited; not so where it is ``just_read``, or will
-        be by the caller.
+        It is read at once, since it may have changed before anybody waited; not so where it is
+        ``just_read``, or will be by the caller.
         """
         if self.stopping:
             return seen

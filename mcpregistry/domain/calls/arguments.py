@@ -1,7 +1,8 @@
-"""A call's arguments laid out for the person who decides: one by one, against those of an earlier call.
+"""A call's arguments laid out for the person who decides: one by one, against those of an earlier
+call.
 
-Everything here works on stored text (canonical JSON) and returns text that is still foreign: whoever
-shows it names its invisible characters.
+Everything here works on stored text (canonical JSON) and returns text that is still foreign:
+whoever shows it names its invisible characters.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ Change = Literal["", "same", "changed", "new", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument. ``text`` is a string as it is, anything else as indented JSON; ``kind`` is its JSON type.
+    """One argument. ``text`` is a string as it is, anything else as indented JSON; ``kind`` is its
+    JSON type.
 
-    ``change`` is against the earlier call, empty without one; ``lines`` are filled where it changed.
+    ``change`` is against the earlier call, empty without one; ``lines`` are filled where it
+    changed.
     """
 
     name: str
@@ -40,7 +43,8 @@ def sha256(text: str) -> str:
 
 
 def parsed(text: str) -> dict[str, Any] | None:
-    """The arguments as an object; None for text that cannot be taken apart (then it is shown as it is)."""
+    """The arguments as an object; None for text that cannot be taken apart (then it is shown as it
+    is)."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -51,19 +55,23 @@ def parsed(text: str) -> dict[str, Any] | None:
 def laid_out(text: str, before: str | None = None) -> list[Argument] | None:
     """The arguments one by one, as the approval page shows them, then those that are gone.
 
-    ``text`` is the stored canonical JSON, ``before`` that of the earlier call to compare with. None when the text is no
-    JSON object.
+    ``text`` is the stored canonical JSON, ``before`` that of the earlier call to compare with. None
+    when the text is no JSON object.
     """
-    now, then = parsed(text), parsed(before) if before is not None else None
+    now = parsed(text)
+    then = parsed(before) if before is not None else None
     if now is None:
         return None
     found = [_argument(name, value, then) for name, value in now.items()]
     gone = [name for name in then or {} if name not in now]
-    return found + [Argument(name, _kind(then[name]), _shown(then[name]), "gone") for name in gone if then]
+    return found + [
+        Argument(name, _kind(then[name]), _shown(then[name]), "gone") for name in gone if then
+    ]
 
 
 def _argument(name: str, value: Any, then: dict[str, Any] | None) -> Argument:
-    shown, kind = _shown(value), _kind(value)
+    shown = _shown(value)
+    kind = _kind(value)
     if then is None:
         return Argument(name, kind, shown)
     if name not in then:
@@ -91,15 +99,22 @@ def _shown(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    kinds = {bool: "boolean", int: "number", float: "number", str: "text", list: "list", dict: "object"}
+    kinds = {
+        bool: "boolean",
+        int: "number",
+        float: "number",
+        str: "text",
+        list: "list",
+        dict: "object",
+    }
     return kinds.get(type(value), "null")
 
 
 def editable(text: str) -> str:
     """The stored arguments as indented JSON for the editor of the approval page.
 
-    Characters that cannot be seen are written as JSON escapes, so that editing loses none. Text that is no object comes
-    back as it is.
+    Characters that cannot be seen are written as JSON escapes, so that editing loses none. Text
+    that is no object comes back as it is.
     """
     value = parsed(text)
     if value is None:
@@ -108,7 +123,9 @@ def editable(text: str) -> str:
         plain = json.dumps(value, indent=2, ensure_ascii=False)
     except RecursionError:
         return text
-    return "".join(sign if sign == "\n" or printable(sign) == sign else _escape(sign) for sign in plain)
+    return "".join(
+        sign if sign == "\n" or printable(sign) == sign else _escape(sign) for sign in plain
+    )
 
 
 def _escape(sign: str) -> str:
@@ -116,7 +133,8 @@ def _escape(sign: str) -> str:
 
 
 def typed_in(text: str) -> str:
-    """What an approver typed into the editor, as canonical JSON; raises ``ArgumentsInvalid`` with line and column."""
+    """What an approver typed into the editor, as canonical JSON; raises ``ArgumentsInvalid`` with
+    line and column."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
         whole = canonical(value)
@@ -127,11 +145,13 @@ def typed_in(text: str) -> str:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ArgumentsInvalid(
-            "The arguments contain a value that JSON cannot represent.", remedy="Remove or replace the value."
+            "The arguments contain a value that JSON cannot represent.",
+            remedy="Remove or replace the value.",
         ) from error
     if not isinstance(value, dict):
         raise ArgumentsInvalid(
-            "The arguments must be a JSON object.", remedy=error_texts.use("a JSON object", '{"query": "…"}')
+            "The arguments must be a JSON object.",
+            remedy=error_texts.use("a JSON object", '{"query": "…"}'),
         )
     return whole
 

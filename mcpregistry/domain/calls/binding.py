@@ -1,4 +1,5 @@
-"""The hash that ties an approval to one exact call, which the claim before dispatch compares once more; and a wider one."""
+"""The hash that ties an approval to one exact call, which the claim before dispatch compares once
+more; and a wider one."""
 
 from __future__ import annotations
 
@@ -20,15 +21,18 @@ def binding_of(
 ) -> str:
     """SHA-256 (hex) over everything that must be the same when the approved call runs.
 
-    ``arguments`` are canonical JSON, ``revision`` is the server's; ``fingerprint`` is that of the rule that asked,
-    empty without one. ``requester`` is the key of the person who asked, so that two people's identical calls are two;
-    so are those of two conversations.
+    ``arguments`` are canonical JSON, ``revision`` is the server's; ``fingerprint`` is that of the
+    rule that asked, empty without one. ``requester`` is the key of the person who asked, so that
+    two people's identical calls are two; so are those of two conversations.
     """
     asked = [] if requester is None else [str(requester)]
     asked += [f"conversation {conversation}"] if conversation else []
-    return digest(agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint, *asked)
+    return digest(
+        agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint, *asked
+    )
 
 
 def call_key(*, agent: str, server: str, tool: str, arguments: str) -> str:
-    """SHA-256 (hex) over what makes two calls the same in the eyes of whoever refused one of them."""
+    """SHA-256 (hex) over what makes two calls the same in the eyes of whoever refused one of
+    them."""
     return digest(agent, server, tool, arguments)

@@ -1,4 +1,5 @@
-"""What an approver changed in a call's arguments, and how the agent is told. Pure: values in, values out."""
+"""What an approver changed in a call's arguments, and how the agent is told. Pure: values in,
+values out."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from mcpregistry.domain.kinds import KINDS
 from mcpregistry.domain.text.canonical import stored
 
 META_KEY = "slipsnisse/approval"
-_SHOWN = 500  # characters of one value in the words to the model; whole values stand in the metadata
+# characters of one value in the words to the model; whole values stand in the metadata
+_SHOWN = 500
 _WHOLE = 16_000  # characters of a value that the metadata still takes whole
 
 
@@ -25,41 +27,51 @@ class Change:
 
 
 def changes(asked: str, ran: str) -> list[Change]:
-    """The arguments that an approver changed, by name; empty when ``ran`` is empty, which means "not edited".
+    """The arguments that an approver changed, by name; empty when ``ran`` is empty, which means
+    "not edited".
 
     ``asked`` and ``ran`` are JSON objects as text.
     """
     if not ran:
         return []
-    before, after = _texts(asked), _texts(ran)
+    before = _texts(asked)
+    after = _texts(ran)
     names = sorted(before.keys() | after.keys())
     return [Change(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
 
 
-def told(result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: str) -> dict[str, Any]:
-    """The server's result with a note about the edit in front: text for the model, ``_meta`` for programs.
+def told(
+    result: Mapping[str, Any], *, request: str, by: str, asked: str, ran: str
+) -> dict[str, Any]:
+    """The server's result with a note about the edit in front: text for the model, ``_meta`` for
+    programs.
 
-    ``request`` is the approval's id, ``by`` who edited. The structured content stays as it is, since it must fit the
-    tool's output schema. Without a change, a copy of the result comes back.
+    ``request`` is the approval's id, ``by`` who edited. The structured content stays as it is,
+    since it must fit the tool's output schema. Without a change, a copy of the result comes back.
     """
     changed = changes(asked, ran)
     place = next((kind.answer for kind in KINDS.values() if kind.answer in result), "")
-    content, meta = result.get(place), result.get("_meta")
+    content = result.get(place)
+    meta = result.get("_meta")
     if not changed or not isinstance(content, list):
         return dict(result)
     note: dict[str, Any] = {"type": "text", "text": words(changed, by)}
     if place == "messages":  # of a prompt
         note = {"role": "user", "content": note}
     elif place == "contents":  # of a resource
-        note = {"uri": f"slipsnisse:approval/{request}", "mimeType": "text/plain", "text": note["text"]}
+        note = {
+            "uri": f"slipsnisse:approval/{request}",
+            "mimeType": "text/plain",
+            "text": note["text"],
+        }
     told_too = {"id": request, "edited_by": by, "changed": {c.name: _pair(c) for c in changed}}
     kept = meta if isinstance(meta, Mapping) else {}
     return {**result, place: [note, *content], "_meta": {**kept, META_KEY: told_too}}
 
 
 def untold(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's own result without the note of ``told``; runs of expert tools use it to take the first part as a
-    value.
+    """The server's own result without the note of ``told``; runs of expert tools use it to take the
+    first part as a value.
     """
     meta = result.get("_meta")
     if not isinstance(meta, Mapping) or META_KEY not in meta:
@@ -68,10 +80,14 @@ def untold(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(changed: list[Change], by: str) -> str:
-    """The note to the model, one paragraph: who changed what, and that something else ran than what it asked for."""
+    """The note to the model, one paragraph: who changed what, and that something else ran than what
+    it asked for."""
     lines = [f"- {c.name}: {_short(c.asked)} -> {_short(c.ran)}" for c in changed]
     return "\n".join(
-        [f"NOTE: {by} approved this call with changed arguments. The call that ran differs from your request:", *lines]
+        [
+            f"NOTE: {by} approved this call with changed arguments. The call that ran differs from your request:",
+            *lines,
+        ]
     )
 
 

@@ -1,7 +1,8 @@
 """What a caller is told of a call's end, in words: a model mostly reads nothing but text.
 
-Two ends look alike in their codes and must not in their words: of a call that was not sent nothing has happened,
-of one that was sent and not answered nobody knows. A model that does not read the difference repeats the call.
+Two ends look alike in their codes and must not in their words: of a call that was not sent nothing
+has happened, of one that was sent and not answered nobody knows. A model that does not read the
+difference repeats the call.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def advice(state: State, *, read_only: bool | None = False, idempotent: bool = F
 
 
 def headline(state: State, code: str) -> str:
-    """How a text about this end begins: the error's code, and before it what became of the call, where that is in doubt."""
+    """How a text about this end begins: the error's code, and before it what became of the call,
+    where that is in doubt."""
     named = _HEADLINES.get(state, "")
     return f"{named} ({code})" if named and code else named or code

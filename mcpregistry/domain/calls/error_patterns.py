@@ -1,4 +1,5 @@
-"""Errors of calls that are alike, grouped: the same tool, the same code, and texts of the same shape."""
+"""Errors of calls that are alike, grouped: the same tool, the same code, and texts of the same
+shape."""
 
 from __future__ import annotations
 
@@ -12,10 +13,17 @@ from datetime import datetime
 from mcpregistry.domain.text.canonical import plain
 
 _LONGEST = 200
-# What differs from one occurrence to the next: what stands in quotes, identifiers, numbers; the longest first.
+# What differs from one occurrence to the next: what stands in quotes, identifiers, numbers; the
+# longest first.
 _VARIES = (
     (re.compile(r"'[^']{1,200}'|\"[^\"]{1,200}\"|`[^`]{1,200}`"), "'…'"),
-    (re.compile(r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
+    (
+        re.compile(
+            r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b",
+            re.IGNORECASE,
+        ),
+        "#",
+    ),
     (re.compile(r"\d+(?:[.,:]\d+)*"), "#"),
 )
 
@@ -43,7 +51,8 @@ class ErrorPattern:
 
 
 def shape(text: str) -> str:
-    """The text without what differs from one occurrence to the next, fit to be stored: whoever fails chooses its words."""
+    """The text without what differs from one occurrence to the next, fit to be stored: whoever
+    fails chooses its words."""
     line = " ".join(text[: 10 * _LONGEST].split())
     for varies, sign in _VARIES:
         line = varies.sub(sign, line)
@@ -55,13 +64,16 @@ def grouped(failed: Iterable[Occurrence], most: int = 20) -> list[ErrorPattern]:
     found: dict[tuple[str, str, str], list[datetime]] = {}
     for each in failed:
         found.setdefault((each.tool, each.code, shape(each.text)), []).append(each.at)
-    patterns = [ErrorPattern(*key, len(times), min(times), max(times)) for key, times in found.items()]
+    patterns = [
+        ErrorPattern(*key, len(times), min(times), max(times)) for key, times in found.items()
+    ]
     return sorted(patterns, key=lambda each: (each.count, each.last), reverse=True)[:most]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One call that failed, with the beginning of its result: the words of a tool's failure stand there."""
+    """One call that failed, with the beginning of its result: the words of a tool's failure stand
+    there."""
 
     call: str
     server: str

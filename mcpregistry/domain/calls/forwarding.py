@@ -1,6 +1,8 @@
-"""What of a host is forwarded to a server with one call: its capabilities, and its answers to the server's questions.
+"""What of a host is forwarded to a server with one call: its capabilities, and its answers to the
+server's questions.
 
-Sent with each request (MCP 2026-07-28) and never kept for the next one, because all hosts share a server's connection.
+Sent with each request (MCP 2026-07-28) and never kept for the next one, because all hosts share a
+server's connection.
 """
 
 from __future__ import annotations
@@ -14,12 +16,18 @@ from mcpregistry.domain.text.display import printable
 
 TASKS = "io.modelcontextprotocol/tasks"
 APPS = "io.modelcontextprotocol/ui"  # MCP Apps
-_MOST_TYPES, _LONGEST_TYPE = 10, 100
+_MOST_TYPES = 10
+_LONGEST_TYPE = 100
 # Which of a client's capabilities a server's question needs (multi round-trip requests).
-QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
+QUESTIONS = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
 
 
-# A question of a server (its method and params) to the host that made the call. Returns the host's result; raises Unanswered.
+# A question of a server (its method and params) to the host that made the call. Returns the host's
+# result; raises Unanswered.
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -28,7 +36,8 @@ class Unanswered(Exception):
 
 
 class HostChannel(Protocol):
-    """Reaches a host of the older era while none of its calls is out. Only ``ask`` waits; the others never raise."""
+    """Reaches a host of the older era while none of its calls is out. Only ``ask`` waits; the
+    others never raise."""
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The host's answer to a question. Raises Unanswered."""
@@ -42,10 +51,11 @@ class HostChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and ``requestState``, where given.
+    """``capabilities`` as clients declare them; ``answers``: ``inputResponses`` and
+    ``requestState``, where given.
 
-    ``ask`` puts a question to the host while its call waits at a server of the older era; None: it cannot be asked.
-    ``channel`` reaches the host at other times; None: nothing does.
+    ``ask`` puts a question to the host while its call waits at a server of the older era; None: it
+    cannot be asked. ``channel`` reaches the host at other times; None: nothing does.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +63,8 @@ class Forwarding:
     ask: Ask | None = field(default=None, compare=False)
     channel: HostChannel | None = field(default=None, compare=False)
     rounds: bool = False  # it answers questions in results, by its call repeated (MCP 2026-07-28)
-    log_level: str = ""  # the lowest of the server's log lines that its host wants; empty: it has asked for none
+    # the lowest of the server's log lines that its host wants; empty: it has asked for none
+    log_level: str = ""
 
     @property
     def tasks(self) -> bool:
@@ -71,11 +82,15 @@ class Forwarding:
         return frozenset(self.capabilities.keys() & set(QUESTIONS.values()))
 
     def allowing(self, kinds: frozenset[str]) -> Forwarding:
-        """Of the questions that the host can bear only those that the operator lets this server ask."""
+        """Of the questions that the host can bear only those that the operator lets this server
+        ask."""
         if self.questions <= kinds:
             return self
         never = self.questions - kinds
-        return replace(self, capabilities={key: said for key, said in self.capabilities.items() if key not in never})
+        return replace(
+            self,
+            capabilities={key: said for key, said in self.capabilities.items() if key not in never},
+        )
 
     def without_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
@@ -105,7 +120,8 @@ NOTHING = Forwarding()
 
 
 def asking_without_call(host: Forwarding) -> Ask:
-    """How a host is asked when none of its calls opens the connection: over its channel, or not at all."""
+    """How a host is asked when none of its calls opens the connection: over its channel, or not at
+    all."""
 
     async def ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         if host.channel is None:
@@ -119,8 +135,11 @@ AS_TASK = Forwarding({"extensions": {TASKS: {}}})
 
 
 def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a host's declared capabilities that a server may rely on: kinds of questions, tasks, and pages."""
-    kept = {kind: declared[kind] for kind in QUESTIONS.values() if isinstance(declared.get(kind), dict)}
+    """The part of a host's declared capabilities that a server may rely on: kinds of questions,
+    tasks, and pages."""
+    kept = {
+        kind: declared[kind] for kind in QUESTIONS.values() if isinstance(declared.get(kind), dict)
+    }
     extensions = declared.get("extensions")
     extensions = extensions if isinstance(extensions, dict) else {}
     known: dict[str, Any] = {TASKS: {}} if TASKS in extensions else {}
@@ -136,14 +155,20 @@ def _apps(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> list[str]:
-    """The methods among a server's questions (``inputRequests``) that this host cannot be asked like this, sorted."""
+    """The methods among a server's questions (``inputRequests``) that this host cannot be asked
+    like this, sorted."""
     asked = [request if isinstance(request, dict) else {} for request in requests.values()]
-    missing = (each for each in asked if not bears(capabilities, str(each.get("method", "")), each.get("params")))
+    missing = (
+        each
+        for each in asked
+        if not bears(capabilities, str(each.get("method", "")), each.get("params"))
+    )
     return sorted({str(each.get("method", "")) for each in missing})
 
 
 def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
-    """Whether a host with these capabilities can be asked this. A form is what ``elicitation: {}`` means, too."""
+    """Whether a host with these capabilities can be asked this. A form is what ``elicitation: {}``
+    means, too."""
     kind = QUESTIONS.get(method, "")
     declared = capabilities.get(kind)
     if not isinstance(declared, Mapping):
@@ -153,13 +178,17 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     mode = params.get("mode", "form") if isinstance(params, Mapping) else "form"
     if mode == "url" and not names_web_page(params):
         return False
-    return isinstance(mode, str) and (mode in declared or (mode == "form" and "url" not in declared))
+    return isinstance(mode, str) and (
+        mode in declared or (mode == "form" and "url" not in declared)
+    )
 
 
 def names_web_page(params: object) -> bool:
-    """Return whether the address is a web address, which opens no file and runs no script on the machine of a person.
+    """Return whether the address is a web address, which opens no file and runs no script on the
+    machine of a person.
 
-    An address of this site itself does not count: a server must not send people to pages that look like a request of ours.
+    An address of this site itself does not count: a server must not send people to pages that look
+    like a request of ours.
     """
     url = params.get("url") if isinstance(params, Mapping) else None
     if not isinstance(url, str) or not url.isprintable():
@@ -168,7 +197,8 @@ def names_web_page(params: object) -> bool:
 
 
 def attributed(request: Any, server: str) -> Any:
-    """The server's question with its name before the message and each field's title: hosts say that we ask.
+    """The server's question with its name before the message and each field's title: hosts say that
+    we ask.
 
     Anything but an ``elicitation/create`` with a message comes back unchanged.
     """
@@ -178,7 +208,9 @@ def attributed(request: Any, server: str) -> Any:
     if not isinstance(params, dict) or not isinstance(params.get("message"), str):
         return request
     message = f"The server {server} asks: {printable(params['message'])}"
-    return request | {"params": params | {"message": message} | _titled(params.get("requestedSchema"), server)}
+    return request | {
+        "params": params | {"message": message} | _titled(params.get("requestedSchema"), server)
+    }
 
 
 def _titled(schema: Any, server: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """How long known hosts wait for a call, and which questions they survive.
 
-Measured with the hosts' own programs on 2026-11-21 (default settings, a tool that only sleeps, and one that reports
-progress every 10 s). A host is known by the ``clientInfo.name`` that it sends, matched by its beginning, the longest
-match first. An unknown host gets the limit that is the most frequent, the TypeScript SDK's, until it shows a shorter one
-(``calls/approvals/patience.py``).
+Measured with the hosts' own programs on 2026-11-21 (default settings, a tool that only sleeps, and
+one that reports progress every 10 s). A host is known by the ``clientInfo.name`` that it sends,
+matched by its beginning, the longest match first. An unknown host gets the limit that is the most
+frequent, the TypeScript SDK's, until it shows a shorter one (``calls/approvals/patience.py``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ class Limits:
     note: str
 
 
-UNKNOWN = Limits(60, False, True, "the default of the TypeScript SDK; progress extends it only in some hosts")
+UNKNOWN = Limits(
+    60, False, True, "the default of the TypeScript SDK; progress extends it only in some hosts"
+)
 
 # A Python program that says neither its name nor a progress token. The OpenAI Agents SDK is one.
 NAMELESS_SDK = "mcp"
-NAMELESS = Limits(5, False, True, "openai-agents gives up after 5 s unless it is configured otherwise")
+NAMELESS = Limits(
+    5, False, True, "openai-agents gives up after 5 s unless it is configured otherwise"
+)
 
 TABLE: dict[str, Limits] = {
     # The program on a terminal moves the call to the background after 120 s, where it stays open.
@@ -38,9 +42,15 @@ TABLE: dict[str, Limits] = {
     "gemini-cli-mcp-client": Limits(600, False, True, "gave up at 600 s despite progress"),
     "opencode": Limits(60, True, True, "a call of 330 s with progress succeeded"),
     "copilot": Limits(180, True, False, "fails on a URL elicitation although it declares support"),
-    "github-copilot": Limits(60, False, False, "not measured; related to a host that fails on URL elicitation"),
-    "qwen-cli-mcp-client": Limits(300, False, True, "without progress; whether progress extends it was not measured"),
-    "google-adk": Limits(5, False, True, "its default over stdio according to its source code; 300 s over HTTP"),
+    "github-copilot": Limits(
+        60, False, False, "not measured; related to a host that fails on URL elicitation"
+    ),
+    "qwen-cli-mcp-client": Limits(
+        300, False, True, "without progress; whether progress extends it was not measured"
+    ),
+    "google-adk": Limits(
+        5, False, True, "its default over stdio according to its source code; 300 s over HTTP"
+    ),
 }
 
 
@@ -50,7 +60,8 @@ def is_known(name: str) -> bool:
 
 
 def limits_of(name: str, *, progress: bool = True) -> Limits:
-    """The limits of the host that calls itself ``name``; ``progress``: it asked for progress of this very call."""
+    """The limits of the host that calls itself ``name``; ``progress``: it asked for progress of
+    this very call."""
     if row := _row(name):
         return TABLE[row]
     said = name.strip().lower()

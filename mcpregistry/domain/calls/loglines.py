@@ -7,7 +7,8 @@ from typing import Any
 
 from mcpregistry.domain.text.canonical import plain, stored
 
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")  # RFC 5424, as MCP has them
+# RFC 5424, as MCP has them
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 USUAL = "info"  # of older hosts that have asked for none
 LONGEST = 8_192  # characters of a line's data
 _RANK = {level: number for number, level in enumerate(LEVELS)}
@@ -24,26 +25,36 @@ def lowest(levels: Iterable[str]) -> str:
 
 
 def line_of(params: object) -> dict[str, Any] | None:
-    """A line as it may be passed on: its level, its logger (a name, may be empty) and its data; None for what is no line.
+    """A line as it may be passed on: its level, its logger (a name, may be empty) and its data;
+    None for what is no line.
 
-    Data that is too long becomes the beginning of its text: twice ``LONGEST``, so that no secret is cut in two before
-    it is taken out; ``shortened`` does the rest.
+    Data that is too long becomes the beginning of its text: twice ``LONGEST``, so that no secret is
+    cut in two before it is taken out; ``shortened`` does the rest.
     """
     if not isinstance(params, dict) or "data" not in params:
         return None
     if not isinstance(params.get("level"), str) or params["level"] not in _RANK:
         return None
-    logger, data = params.get("logger"), params["data"]
+    logger = params.get("logger")
+    data = params["data"]
     text = data if isinstance(data, str) else _text(data)
     if len(text) > LONGEST:
         data = plain(text, 2 * LONGEST)
-    return {"level": params["level"], "logger": plain(logger, 200) if isinstance(logger, str) else "", "data": data}
+    return {
+        "level": params["level"],
+        "logger": plain(logger, 200) if isinstance(logger, str) else "",
+        "data": data,
+    }
 
 
 def shortened(line: dict[str, Any]) -> dict[str, Any]:
     """The line as long as it may be, once secrets are taken out of it."""
     data = line["data"]
-    return line | {"data": plain(data, LONGEST)} if isinstance(data, str) and len(data) > LONGEST else line
+    return (
+        line | {"data": plain(data, LONGEST)}
+        if isinstance(data, str) and len(data) > LONGEST
+        else line
+    )
 
 
 def shown(line: Mapping[str, Any]) -> str:

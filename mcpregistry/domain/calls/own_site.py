@@ -1,6 +1,7 @@
 """Which addresses lead to this site itself: no server may send a person there.
 
-A page of this site that a server opens in the browser of a signed-in person would look like a request of the site.
+A page of this site that a server opens in the browser of a signed-in person would look like a
+request of the site.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ _LOCAL = "localhost"  # stands for all names of this machine
 
 @dataclass(frozen=True, slots=True)
 class OwnSite:
-    """The names and ports of this site. A name that begins with a dot stands for all names below it."""
+    """The names and ports of this site. A name that begins with a dot stands for all names below
+    it."""
 
     names: frozenset[str] = frozenset()
     ports: frozenset[int] = frozenset()
 
     @classmethod
     def at(cls, names: Iterable[str], addresses: Iterable[str]) -> OwnSite:
-        """The site that answers to these names at the ports of these addresses, and on this machine."""
+        """The site that answers to these names at the ports of these addresses, and on this
+        machine."""
         found = [split for each in addresses if (split := _split(each)) is not None]
-        own = {_host(name) for name in names if name != "*"} | {host for host, _ in found} | {_LOCAL}
+        own = (
+            {_host(name) for name in names if name != "*"} | {host for host, _ in found} | {_LOCAL}
+        )
         return cls(frozenset(own), frozenset(port for _, port in found))
 
     def has(self, url: str) -> bool:
-        """Whether a browser that opens this address comes to this site, or cannot be known to go elsewhere."""
+        """Whether a browser that opens this address comes to this site, or cannot be known to go
+        elsewhere."""
         split = _split(url)
         if split is None:
             return True
@@ -50,7 +56,8 @@ def _split(url: str) -> tuple[str, int] | None:
 
 
 def _host(name: str) -> str:
-    """One spelling for each host: browsers decode, fold and shorten names, and write IPv4 addresses in many ways."""
+    """One spelling for each host: browsers decode, fold and shorten names, and write IPv4 addresses
+    in many ways."""
     host = unicodedata.normalize("NFKC", unquote(name)).lower().strip("[]").rstrip(".")
     try:
         address = _ipv4(host) or ip_address(host)
@@ -61,7 +68,8 @@ def _host(name: str) -> str:
 
 
 def _ipv4(host: str) -> IPv4Address | None:
-    """An IPv4 address in the spellings that browsers accept: fewer than four parts, and hexadecimal or octal ones."""
+    """An IPv4 address in the spellings that browsers accept: fewer than four parts, and hexadecimal
+    or octal ones."""
     parts = host.split(".")
     try:
         numbers = [_number(part) for part in parts]

@@ -1,4 +1,5 @@
-"""Pages that a server wants a person to open before it serves a call (URL elicitation, MCP 2025-11-25, error -32042)."""
+"""Pages that a server wants a person to open before it serves a call (URL elicitation, MCP
+2025-11-25, error -32042)."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ _MOST_ADDRESSES = 3  # in a text
 _ASK = "elicitation/create"
 
 
-def page_needed(error: ToolRefused, server: str, *, allowed: bool, capabilities: Mapping[str, Any]) -> ToolRefused:
-    """What a caller is told of this error. A host that can open pages gets the server's data, others the addresses as text.
+def page_needed(
+    error: ToolRefused, server: str, *, allowed: bool, capabilities: Mapping[str, Any]
+) -> ToolRefused:
+    """What a caller is told of this error. A host that can open pages gets the server's data,
+    others the addresses as text.
 
     ``allowed``: whether the operator lets this server ask people. Only web addresses are passed on.
     """
@@ -26,12 +30,14 @@ def page_needed(error: ToolRefused, server: str, *, allowed: bool, capabilities:
     remedy = f"The server {server} asks you to open {addresses} in a browser. If you trust it, open the address, then make the call again."
     needed = InputNeeded(error.message, remedy=remedy)
     if all(bears(capabilities, _ASK, page) for page in pages):
-        needed.rpc_code, needed.data = URL_ELICITATION_REQUIRED, {"elicitations": pages}
+        needed.rpc_code = URL_ELICITATION_REQUIRED
+        needed.data = {"elicitations": pages}
     return needed
 
 
 def list_pages(data: object, server: str) -> list[dict[str, Any]]:
-    """The valid elicitations in the data of such an error, with the server's name in front of each message."""
+    """The valid elicitations in the data of such an error, with the server's name in front of each
+    message."""
     found = data.get("elicitations") if isinstance(data, Mapping) else None
     pages = [each for each in found if _is_page(each)] if isinstance(found, list) else []
     return [_attributed(page, server) for page in pages[:MOST_PAGES]]
@@ -40,7 +46,11 @@ def list_pages(data: object, server: str) -> list[dict[str, Any]]:
 def elicitation_ids(data: object) -> list[str]:
     """The ids of all elicitations in the data of such an error."""
     found = data.get("elicitations") if isinstance(data, Mapping) else None
-    listed = [each.get("elicitationId") for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    listed = (
+        [each.get("elicitationId") for each in found if isinstance(each, dict)]
+        if isinstance(found, list)
+        else []
+    )
     return [each for each in listed if isinstance(each, str)]
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asked. ``id`` is the account's key, which is what decisions go by; ``name`` outlives the account."""
+    """Who asked. ``id`` is the account's key, which is what decisions go by; ``name`` outlives the
+    account."""
 
     id: int | None = None
     name: str = ""

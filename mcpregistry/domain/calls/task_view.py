@@ -1,8 +1,9 @@
-"""A task as hosts see it (``io.modelcontextprotocol/tasks``, 2026-07-28), derived from the call behind it.
+"""A task as hosts see it (``io.modelcontextprotocol/tasks``, 2026-07-28), derived from the call
+behind it.
 
 ``completed`` is everything with a result, refusals included: their reason belongs into the result's
-text, which is all that a model is shown. ``failed`` is a JSON-RPC error alone, ``cancelled`` only what
-the client itself withdrew; hosts throw both at their users.
+text, which is all that a model is shown. ``failed`` is a JSON-RPC error alone, ``cancelled`` only
+what the client itself withdrew; hosts throw both at their users.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ _SERVER_INFO = "io.modelcontextprotocol/serverInfo"  # the server's name tag; ho
 
 
 def status_of(state: State, *, withdrawn: bool, error: bool, asking: bool) -> str:
-    """The status of a host's task (``working``, ``input_required``, ``completed``, ``failed``, ``cancelled``).
+    """The status of a host's task (``working``, ``input_required``, ``completed``, ``failed``,
+    ``cancelled``).
 
-    ``withdrawn``: the client has cancelled it and nothing was made of it. ``error``: it ended in a JSON-RPC error.
-    ``asking``: the server waits for the host's input.
+    ``withdrawn``: the client has cancelled it and nothing was made of it. ``error``: it ended in a
+    JSON-RPC error. ``asking``: the server waits for the host's input.
     """
     if state not in TERMINAL:
         return "input_required" if asking and state is State.DISPATCHED else "working"
@@ -36,19 +38,26 @@ def inlined(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result as it stands inside ``tasks/get``: without the fields of the answer around it."""
     own = {key: value for key, value in result.items() if key not in ("resultType", "_meta")}
     meta = result.get("_meta")
-    kept = {k: v for k, v in meta.items() if k not in (_RELATED, _SERVER_INFO)} if isinstance(meta, dict) else {}
+    kept = (
+        {k: v for k, v in meta.items() if k not in (_RELATED, _SERVER_INFO)}
+        if isinstance(meta, dict)
+        else {}
+    )
     return own | ({"_meta": kept} if kept else {})
 
 
 def corrected(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result that takes the place of the unknown that the host may have been shown: it says so, ahead of all else."""
-    note, meta = {"type": "text", "text": CORRECTED}, result.get("_meta") or {}
+    """A result that takes the place of the unknown that the host may have been shown: it says so,
+    ahead of all else."""
+    note = {"type": "text", "text": CORRECTED}
+    meta = result.get("_meta") or {}
     named = {CORRECTED_KEY: {"was": State.UNKNOWN.value}}
     return {**result, "content": [note, *result.get("content", [])], "_meta": {**meta, **named}}
 
 
 def own_words(*, code: str, text: str, state: State, **facts: str) -> dict[str, Any]:
-    """A tool error in our own words, said in the text and in the structured content: hosts show only one of them.
+    """A tool error in our own words, said in the text and in the structured content: hosts show
+    only one of them.
 
     ``facts`` go into the structured content; ``call`` (the call's id) must be among them.
     """

@@ -1,10 +1,10 @@
 """In which ways a held call may wait, best first, and for how long. Pure: facts in, choice out.
 
-task       the host declares the Tasks extension: it gets a handle at once and asks for the end itself
-question   the rule lets the requester confirm, and somebody may sit at the host: ask there
-progress   the host shows progress: hold the call and say who is asked and how long is left
-hold       nothing but the call itself: hold it silently for a moment
-away       answer "pending"; the identical call later joins the same request
+task       the host declares the Tasks extension: it gets a handle at once and asks for the end
+itself question   the rule lets the requester confirm, and somebody may sit at the host: ask there
+progress   the host shows progress: hold the call and say who is asked and how long is left hold
+nothing but the call itself: hold it silently for a moment away       answer "pending"; the
+identical call later joins the same request
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from enum import StrEnum
 
 from mcpregistry.domain.calls.hosts import Limits
 
-# Seconds before the host's limit at which we answer, so that the answer still arrives; at most a fifth of the limit.
+# Seconds before the host's limit at which we answer, so that the answer still arrives; at most a
+# fifth of the limit.
 MARGIN = 10.0
 SHORT = 50.0  # the longest silent hold, whatever the host bears: most proxies drop a silent minute
 LONG = 3600.0  # the longest hold with progress: each costs a connection
@@ -39,7 +40,9 @@ class Answer(StrEnum):
     NOBODY = "nobody"
 
 
-def wait_steps(*, tasks: bool, questions: bool, may_confirm: bool, progress: bool) -> tuple[WaitStep, ...]:
+def wait_steps(
+    *, tasks: bool, questions: bool, may_confirm: bool, progress: bool
+) -> tuple[WaitStep, ...]:
     """The ways to wait, in the order in which they are tried. A task needs no second way."""
     if tasks:
         return (WaitStep.TASK,)
@@ -49,7 +52,9 @@ def wait_steps(*, tasks: bool, questions: bool, may_confirm: bool, progress: boo
 
 def question_modes(declared: Collection[str], limits: Limits) -> frozenset[str]:
     """How this host may be asked: "form", "url", both, or not at all."""
-    return frozenset(mode for mode in declared if mode == "form" or (mode == "url" and limits.url_questions))
+    return frozenset(
+        mode for mode in declared if mode == "form" or (mode == "url" and limits.url_questions)
+    )
 
 
 def hold_seconds(step: WaitStep, limits: Limits, *, cap: float | None = None) -> float:
@@ -67,10 +72,11 @@ def hold_seconds(step: WaitStep, limits: Limits, *, cap: float | None = None) ->
 def meant(action: str, *, confirmed: bool, seconds: float) -> Answer:
     """What the answer to our elicitation means, when it came ``seconds`` after the question.
 
-    Without a terminal Claude Code answers "cancel" at once, Codex and Copilot "decline" at once: nobody was there,
-    which is no refusal. "cancel" later means that the person closed the question, in Claude Code with "Esc to answer
-    later": no refusal either. Only a "decline" after a time in which a person can have read it is one; so is a form
-    that was sent back without the confirmation.
+    Without a terminal Claude Code answers "cancel" at once, Codex and Copilot "decline" at once:
+    nobody was there, which is no refusal. "cancel" later means that the person closed the question,
+    in Claude Code with "Esc to answer later": no refusal either. Only a "decline" after a time in
+    which a person can have read it is one; so is a form that was sent back without the
+    confirmation.
     """
     if action == "accept":
         return Answer.YES if confirmed else Answer.NO

@@ -17,12 +17,17 @@ def readable(value: Any) -> str:
     """A text as it is, anything else as indented JSON; nothing for what is absent."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+    )
 
 
 def lines(old: str, new: str) -> Iterator[tuple[Sign, str]]:
     """Both texts line by line: (" ", kept), ("-", only in the old), ("+", only in the new)."""
-    before, after = old.split("\n") if old else [], new.split("\n") if new else []
+    before = old.split("\n") if old else []
+    after = new.split("\n") if new else []
     if max(len(before), len(after)) > MAX_LINES:
         yield from (("-", line) for line in before)
         yield from (("+", line) for line in after)

@@ -1,7 +1,8 @@
-"""Names that look alike: letters of other scripts that read as Latin ones, and what a name reads as.
+"""Names that look alike: letters of other scripts that read as Latin ones, and what a name reads
+as.
 
-A small table, of the letters that were seen in look-alike names (Unicode's confusables.txt, UTS 39, has
-thousands more, nearly all of which NFKC or a reader's eye deals with).
+A small table, of the letters that were seen in look-alike names (Unicode's confusables.txt, UTS 39,
+has thousands more, nearly all of which NFKC or a reader's eye deals with).
 """
 
 from __future__ import annotations
@@ -20,23 +21,28 @@ _SEPARATORS = re.compile(r"[\W_]+")
 
 
 def latin(text: str) -> str:
-    """The text in lower case, NFKC-normalised, with look-alike letters of other scripts replaced by the Latin ones."""
+    """The text in lower case, NFKC-normalised, with look-alike letters of other scripts replaced by
+    the Latin ones."""
     return unicodedata.normalize("NFKC", text).lower().translate(_TABLE)
 
 
 @lru_cache(maxsize=8192)  # every tool is compared with all others
 def reads_as(name: str) -> str:
-    """A key that is equal for names which a hurried reader takes for one another (``0``/``o``, ``rn``/``m``)."""
+    """A key that is equal for names which a hurried reader takes for one another (``0``/``o``,
+    ``rn``/``m``)."""
     plain = _SEPARATORS.sub("_", latin(name)).strip("_").translate(_DIGITS)
     return plain.replace("rn", "m").replace("vv", "w")
 
 
 @lru_cache(maxsize=8192)
 def name_words(name: str) -> tuple[str, ...]:
-    """The words of a name, however they are joined: ``getStockPrice`` and ``get-stock-price`` have the same."""
+    """The words of a name, however they are joined: ``getStockPrice`` and ``get-stock-price`` have
+    the same."""
     return tuple(latin(_JOINTS.sub(" ", name)).split())
 
 
 def foreign_letters(name: str) -> str:
     """The letters of a name that look Latin and are not, each once; empty for an honest name."""
-    return "".join(dict.fromkeys(char for char in name if ord(char) > 0x7F and latin(char) != char.lower()))
+    return "".join(
+        dict.fromkeys(char for char in name if ord(char) > 0x7F and latin(char) != char.lower())
+    )

@@ -1,4 +1,5 @@
-"""A definition: what of a tool or prompt a model can see, its hash, and what differs between two of them."""
+"""A definition: what of a tool or prompt a model can see, its hash, and what differs between two of
+them."""
 
 from __future__ import annotations
 
@@ -7,17 +8,30 @@ from typing import Any
 from mcpregistry.domain.kinds import PROMPT, RESOURCE, TEMPLATE, TOOL
 from mcpregistry.domain.text.canonical import digest, stored
 
-# Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25, server/tools).
-LISTED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta")
+# Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25,
+# server/tools).
+LISTED = (
+    "name",
+    "title",
+    "description",
+    "inputSchema",
+    "outputSchema",
+    "annotations",
+    "icons",
+    "execution",
+    "_meta",
+)
 _ABOUT = ("name", "title", "description", "mimeType", "annotations", "icons", "_meta")
 _LISTED = {
     TOOL: LISTED,
     PROMPT: ("name", "title", "description", "arguments", "icons", "_meta"),
-    # Not the size, nor when it was last changed: these are of the content, which is nobody's to approve.
+    # Not the size, nor when it was last changed: these are of the content, which is nobody's to
+    # approve.
     RESOURCE: ("uri", *_ABOUT),
     TEMPLATE: ("uriTemplate", *_ABOUT),
 }
-# A server's instructions belong to no tool and speak about each of them, so they count with every one.
+# A server's instructions belong to no tool and speak about each of them, so they count with every
+# one.
 INSTRUCTIONS = "instructions"
 VISIBLE = ("uri", "uriTemplate", *LISTED[:3], "arguments", "mimeType", *LISTED[3:], INSTRUCTIONS)
 
@@ -26,8 +40,8 @@ MAX_INSTRUCTIONS = 16_000
 
 
 def visible(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> dict[str, Any]:
-    """What a model sees of what is listed; absent and null fields are left out. Of a tool with its server's
-    ``instructions``, which say how tools are used.
+    """What a model sees of what is listed; absent and null fields are left out. Of a tool with its
+    server's ``instructions``, which say how tools are used.
     """
     said = {INSTRUCTIONS: _kept(instructions)} if instructions and kind == TOOL else {}
     found = {key: listed[key] for key in _LISTED[kind] if listed.get(key) is not None} | said
@@ -37,17 +51,20 @@ def visible(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) ->
 
 
 def definition_hash(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> str:
-    """SHA-256 (hex) over the visible part; the order of keys does not matter, everything else does."""
+    """SHA-256 (hex) over the visible part; the order of keys does not matter, everything else
+    does."""
     return hash_of(stored(visible(listed, instructions, kind)), kind)
 
 
 def hash_of(text: str, kind: str = TOOL) -> str:
-    """The same of the visible part as it is stored. A prompt's is never a tool's, whatever both say."""
+    """The same of the visible part as it is stored. A prompt's is never a tool's, whatever both
+    say."""
     return digest(text) if kind == TOOL else digest(kind, text)
 
 
 def listing(definition: dict[str, Any]) -> dict[str, Any]:
-    """The definition as hosts are shown it: without the instructions, which are approved but never forwarded."""
+    """The definition as hosts are shown it: without the instructions, which are approved but never
+    forwarded."""
     return {key: value for key, value in definition.items() if key != INSTRUCTIONS}
 
 

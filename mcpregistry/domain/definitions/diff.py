@@ -11,7 +11,8 @@ from typing import Any
 from mcpregistry.domain.definitions.comparison import Sign, readable
 from mcpregistry.domain.definitions.definition import differences
 
-# Comparing words takes quadratic time at worst; of more words than this, only the part that differs is shown.
+# Comparing words takes quadratic time at worst; of more words than this, only the part that differs
+# is shown.
 MAX_WORDS = 3_000
 # Unchanged words kept on either side of a change.
 AROUND = 12
@@ -23,7 +24,8 @@ Segment = tuple[Sign, str]
 
 @dataclass(frozen=True, slots=True)
 class Rewording:
-    """One field that differs. ``segments`` are (sign, text): "-" only in the old, "+" only in the new."""
+    """One field that differs. ``segments`` are (sign, text): "-" only in the old, "+" only in the
+    new."""
 
     field: str
     segments: tuple[Segment, ...]
@@ -37,7 +39,9 @@ class Rewording:
 def rewordings(old: dict[str, Any], new: dict[str, Any]) -> list[Rewording]:
     """Every model-visible field that differs between two definitions."""
     return [
-        Rewording(name, tuple(_shortened(list(words(readable(old.get(name)), readable(new.get(name)))))))
+        Rewording(
+            name, tuple(_shortened(list(words(readable(old.get(name)), readable(new.get(name))))))
+        )
         for name in differences(old, new)
     ]
 
@@ -47,7 +51,8 @@ def words(old: str, new: str) -> Iterator[Segment]:
 
     Invisible characters count: each is a piece of its own, never part of a word.
     """
-    before, after = _TOKEN.findall(old), _TOKEN.findall(new)
+    before = _TOKEN.findall(old)
+    after = _TOKEN.findall(new)
     start = _common(before, after)
     end = _common(before[start:][::-1], after[start:][::-1])
     if start:

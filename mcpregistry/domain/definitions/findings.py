@@ -1,4 +1,5 @@
-"""What the scanner says of a definition, without the scanner: its tables take 6 MB, and most processes scan nothing."""
+"""What the scanner says of a definition, without the scanner: its tables take 6 MB, and most
+processes scan nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``where`` is a JSON pointer into the definition; ``excerpt`` has its invisible characters named."""
+    """``where`` is a JSON pointer into the definition; ``excerpt`` has its invisible characters
+    named."""
 
     kind: str
     severity: Severity

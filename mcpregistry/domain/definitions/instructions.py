@@ -1,4 +1,5 @@
-"""What an endpoint tells every model: the operator's own words, then those of each server that the agent sees."""
+"""What an endpoint tells every model: the operator's own words, then those of each server that the
+agent sees."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ _CUT = " […]"
 
 
 def merged(own: str, servers: Iterable[tuple[str, str]], limit: int) -> str:
-    """``servers``: names and texts, in the order in which they are told. Theirs together have at most ``limit``
-    characters: the text that reaches it is cut, and the servers after it are named instead.
+    """``servers``: names and texts, in the order in which they are told. Theirs together have at
+    most ``limit`` characters: the text that reaches it is cut, and the servers after it are named
+    instead.
     """
-    parts, left = [own] if own else [], limit
+    parts = [own] if own else []
+    left = limit
     missing: list[str] = []
     for name, text in servers:
         if not (text := text.strip()) or not limit:

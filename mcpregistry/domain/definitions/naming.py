@@ -18,10 +18,14 @@ UNSHORTENED = 55  # beyond it some host changes names, see long_names
 # Our own tools; no server's tool is ever shown under these.
 OWN_NAMES = frozenset(
     {
-        "mcp_approval_status", "mcp_request_server_addition", "mcp_check_subagent_status", "mcp_cancel_subagent_work",
-        "mcp_list_available_tools", "mcp_workspace_status",
+        "mcp_approval_status",
+        "mcp_request_server_addition",
+        "mcp_check_subagent_status",
+        "mcp_cancel_subagent_work",
+        "mcp_list_available_tools",
+        "mcp_workspace_status",
     }
-)  # fmt: skip
+)
 
 _FORMS = {
     "double": "{server}__{tool}",
@@ -39,25 +43,33 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
 
     A name that is too long, empty or wanted by more than one pair gets a stable suffix made from
     the pair alone, so that it does not depend on which other tools there are. So does a name that
-    looks as if it had one: no server can choose the name that another one's tool was given. Nor one of
-    our own tools' names.
+    looks as if it had one: no server can choose the name that another one's tool was given. Nor one
+    of our own tools' names.
     """
-    wanted = {pair: _ILLEGAL.sub("_", _FORMS[style].format(server=pair[0], tool=pair[1])) for pair in set(pairs)}
+    wanted = {
+        pair: _ILLEGAL.sub("_", _FORMS[style].format(server=pair[0], tool=pair[1]))
+        for pair in set(pairs)
+    }
     counts = Counter(wanted.values())
     names = {
-        pair: name if _usable(name) and counts[name] == 1 else _suffixed(name, pair, 8) for pair, name in wanted.items()
+        pair: name if _usable(name) and counts[name] == 1 else _suffixed(name, pair, 8)
+        for pair, name in wanted.items()
     }
     # Eight digits can be made to collide on purpose; 32 cannot.
     taken = Counter(names.values())
-    return {pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32) for pair, name in names.items()}
+    return {
+        pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32)
+        for pair, name in names.items()
+    }
 
 
 OURS = "slipsnisse://"  # in front of the URIs that name their server
 
 
 def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Map every (server slug, URI or URI template) to the one that hosts are shown: the very same where one server has
-    it, else, and for what looks as if it was ours, with the server in front. ``own_uri`` undoes it.
+    """Map every (server slug, URI or URI template) to the one that hosts are shown: the very same
+    where one server has it, else, and for what looks as if it was ours, with the server in front.
+    ``own_uri`` undoes it.
     """
     found = set(pairs)
     counts = Counter(uri for _, uri in found)
@@ -67,14 +79,20 @@ def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     }
 
 
-def shown_names(kind: str, pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[str, str], str]:
-    """How hosts are shown what is of this kind: tools and prompts by name, resources and templates by URI."""
+def shown_names(
+    kind: str, pairs: Iterable[tuple[str, str]], style: str
+) -> dict[tuple[str, str], str]:
+    """How hosts are shown what is of this kind: tools and prompts by name, resources and templates
+    by URI."""
     return exposed_uris(pairs) if kind in READ else exposed_names(pairs, style)
 
 
-def named(kind: str, offers: Iterable[tuple[str, str, str]], style: str) -> dict[tuple[str, str], str]:
-    """The same by (server slug, name), where an operator's own name, the third, stands for the server's. One that is, or
-    is called, as another of that server does not count: no tool ever takes another's name."""
+def named(
+    kind: str, offers: Iterable[tuple[str, str, str]], style: str
+) -> dict[tuple[str, str], str]:
+    """The same by (server slug, name), where an operator's own name, the third, stands for the
+    server's. One that is, or is called, as another of that server does not count: no tool ever
+    takes another's name."""
     found = {(slug, name): own if kind not in READ else "" for slug, name, own in offers}
     wanted = Counter((slug, own or name) for (slug, name), own in found.items())
     shown = {
@@ -105,10 +123,10 @@ def _suffixed(name: str, pair: tuple[str, str], digits: int) -> str:
 def long_names(names: Iterable[str]) -> list[str]:
     """Those that some host would show its model under another name, or not at all.
 
-    Hosts put their name for us in front. Gemini CLI (``mcp_NAME_``) replaces the middle by dots beyond
-    63 characters, Copilot CLI (``NAME-``) cuts at 64, so that two tools may become one, and opencode
-    (``NAME_``) cuts nothing, so that the model's API refuses the whole request beyond 64. Claude Code
-    (``mcp__NAME__``) and Codex reach their limits of 128 only later.
+    Hosts put their name for us in front. Gemini CLI (``mcp_NAME_``) replaces the middle by dots
+    beyond 63 characters, Copilot CLI (``NAME-``) cuts at 64, so that two tools may become one, and
+    opencode (``NAME_``) cuts nothing, so that the model's API refuses the whole request beyond 64.
+    Claude Code (``mcp__NAME__``) and Codex reach their limits of 128 only later.
     """
     return [name for name in names if len(name) > UNSHORTENED]
 

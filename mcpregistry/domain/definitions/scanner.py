@@ -1,8 +1,10 @@
-"""What in a definition may be meant for the model and not for the reader: findings for a person to weigh.
+"""What in a definition may be meant for the model and not for the reader: findings for a person to
+weigh.
 
-A scanner is triage, never a gate: nothing is approved because nothing was found (MCPTox: models follow what
-no pattern knows). Every string that a model sees is read, keys included, since any part of a schema can be
-poisoned. Time is linear in the text and bounded; what is not read is itself a finding.
+A scanner is triage, never a gate: nothing is approved because nothing was found (MCPTox: models
+follow what no pattern knows). Every string that a model sees is read, keys included, since any part
+of a schema can be poisoned. Time is linear in the text and bounded; what is not read is itself a
+finding.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _JOINERS = re.compile("(?<=[^\x00-\u2fff])\u200d|(?<=[\u0600-\u0dff])[\u200c\u20
 
 
 class Scanner:
-    """Scans the definitions of one server. A text that several of them contain, such as instructions, is read once.
+    """Scans the definitions of one server. A text that several of them contain, such as
+    instructions, is read once.
 
     ``own`` are the names of the tools of the same server, ``others`` those of all other servers.
     """
@@ -58,7 +61,9 @@ class Scanner:
         """Everything suspicious, worst first; at most one finding of a kind in each place."""
         found = [*self._of_name(str(definition.get("name") or "")), *self._of_texts(definition)]
         unique = {(finding.kind, finding.where): finding for finding in reversed(found)}
-        return _few_of_each(sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind)))[:MOST_FINDINGS]
+        return _few_of_each(sorted(unique.values(), key=lambda f: (-f.severity, f.where, f.kind)))[
+            :MOST_FINDINGS
+        ]
 
     def _of_name(self, name: str) -> Iterator[Finding]:
         letters = foreign_letters(name)
@@ -66,23 +71,25 @@ class Scanner:
             why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
             yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
         words = tuple(sorted(name_words(name)))
-        if len(words) > 2 and (same := [other for other in self._by_words.get(words, ()) if other != name]):
+        if len(words) > 2 and (
+            same := [other for other in self._by_words.get(words, ()) if other != name]
+        ):
             why = f"It has the same words as {printable(same[0], 80)}, a tool of another server, in another order or form."
             yield Finding("look-alike", Severity.ALARM, "/name", printable(name, _EXCERPT), why)
             return
         for other in self._by_reading.get(reads_as(name), ()):
             if other != name and latin(name).replace("-", "_") != latin(other).replace("-", "_"):
                 why = f"It looks like the name of another tool, {printable(other, 80)}."
-                yield Finding("look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why)
+                yield Finding(
+                    "look-alike", Severity.DANGER, "/name", printable(name, _EXCERPT), why
+                )
                 return
 
     def _of_texts(self, definition: Mapping[str, Any]) -> Iterator[Finding]:
         left = MOST_TEXT
         for where, text, is_key in strings(definition):
             if left <= 0:
-                why = (
-                    f"Only the first {MOST_TEXT:,} characters were scanned. Definitions rarely contain this much text."
-                )
+                why = f"Only the first {MOST_TEXT:,} characters were scanned. Definitions rarely contain this much text."
                 yield Finding("too long", Severity.ALARM, where, printable(text, _EXCERPT), why)
                 return
             part = text[:left]
@@ -97,7 +104,9 @@ class Scanner:
         return self._long_texts[where, text]
 
 
-def scan(definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iterable[str] = ()) -> list[Finding]:
+def scan(
+    definition: Mapping[str, Any], *, own: Iterable[str] = (), others: Iterable[str] = ()
+) -> list[Finding]:
     """The same of a single definition."""
     return Scanner(own=own, others=others).scan(definition)
 
@@ -126,7 +135,8 @@ def worst(findings: Iterable[Finding]) -> Severity:
 
 
 def strings(value: Any) -> Iterator[tuple[str, str, bool]]:
-    """(JSON pointer, text, whether it is an object's key) of every string, in the order of the document."""
+    """(JSON pointer, text, whether it is an object's key) of every string, in the order of the
+    document."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         where, node = waiting.pop()
@@ -137,7 +147,9 @@ def strings(value: Any) -> Iterator[tuple[str, str, bool]]:
             yield from ((at, key, True) for at, key, _ in pairs)
             waiting.extend((at, item) for at, _, item in reversed(pairs))
         elif isinstance(node, list | tuple):
-            waiting.extend((f"{where}/{place}", item) for place, item in reversed(list(enumerate(node))))
+            waiting.extend(
+                (f"{where}/{place}", item) for place, item in reversed(list(enumerate(node)))
+            )
 
 
 def _token(key: object) -> str:
@@ -167,7 +179,8 @@ def _of_text(where: str, text: str, others: frozenset[str]) -> Iterator[Finding]
 
 
 def _praise(where: str, plain: str) -> Iterator[Finding]:
-    """One word of praise is vanity; several are there to be chosen over other tools (preference manipulation)."""
+    """One word of praise is vanity; several are there to be chosen over other tools (preference
+    manipulation)."""
     if len({match[0] for match in PRAISE.finditer(plain)}) >= 2:
         first = PRAISE.search(plain)
         excerpt = _excerpt(plain, first.start(), first.end()) if first else ""
@@ -176,8 +189,8 @@ def _praise(where: str, plain: str) -> Iterator[Finding]:
 
 
 def readable(text: str) -> str:
-    """The text in the plain form that ``scanner_patterns`` are written for: what a model makes of it, however it is
-    spelt.
+    """The text in the plain form that ``scanner_patterns`` are written for: what a model makes of
+    it, however it is spelt.
     """
     return _SPACE.sub(" ", latin(hidden(text, ""))).replace("\u2019", "'")
 
@@ -191,8 +204,18 @@ def _unseen(where: str, text: str) -> Iterator[Finding]:
             Severity.DANGER,
             "Characters that change the text direction make the text read differently.",
         ),
-        (_TAGS, "hidden text", Severity.DANGER, "Tag characters contain text that only a model can read."),
-        (_TERMINAL, "control", Severity.DANGER, "Control characters can hide or rewrite text in a terminal."),
+        (
+            _TAGS,
+            "hidden text",
+            Severity.DANGER,
+            "Tag characters contain text that only a model can read.",
+        ),
+        (
+            _TERMINAL,
+            "control",
+            Severity.DANGER,
+            "Control characters can hide or rewrite text in a terminal.",
+        ),
     )
     rest = shown
     for pattern, kind, severity, why in kinds:
@@ -207,7 +230,8 @@ def _unseen(where: str, text: str) -> Iterator[Finding]:
 
 def _gaps(where: str, text: str) -> Iterator[Finding]:
     for match in _GAP.finditer(text):
-        gap, rest = match[0], text[match.end() :].strip()
+        gap = match[0]
+        rest = text[match.end() :].strip()
         if rest and (gap.count("\n") >= 12 or len(gap) >= 80):
             why = "A long gap moves the following text out of sight."
             yield Finding("gap", Severity.ALARM, where, printable(f"… {rest}", _EXCERPT), why)
@@ -230,7 +254,11 @@ def _orders(where: str, text: str) -> Iterator[Finding]:
 
 
 def _why(order: Order) -> str:
-    return order.rule.why if order.language == "English" else f"{order.rule.why[:-1]}, in {order.language}."
+    return (
+        order.rule.why
+        if order.language == "English"
+        else f"{order.rule.why[:-1]}, in {order.language}."
+    )
 
 
 def _disguised(where: str, text: str) -> Iterator[Finding]:
@@ -238,7 +266,10 @@ def _disguised(where: str, text: str) -> Iterator[Finding]:
     shown = _shown(text)
     for match, why in (
         (set_apart(shown), "Letters are separated, so that filters do not recognize the words."),
-        (mixed_scripts(shown), "Words contain letters of another script that look like Latin ones."),
+        (
+            mixed_scripts(shown),
+            "Words contain letters of another script that look like Latin ones.",
+        ),
     ):
         if match:
             yield Finding("spelling", Severity.ALARM, where, _excerpt(shown, *match.span()), why)
@@ -272,13 +303,18 @@ def _coded(where: str, text: str) -> Iterator[Finding]:
         if decoded:
             severity = worst(_phrases(where, readable(decoded)))
             why = f"Encoded text that decodes to: {printable(decoded, 200)}"
-            yield Finding("encoded", max(severity, Severity.ALARM), where, _excerpt(text, *match.span()), why)
+            yield Finding(
+                "encoded", max(severity, Severity.ALARM), where, _excerpt(text, *match.span()), why
+            )
             return
 
 
 def _decoded(coded: str) -> str:
     """The sentence behind Base64 or hex digits; empty when there is none."""
-    for decode in (binascii.unhexlify, lambda text: base64.b64decode(text + "=" * (-len(text) % 4))):
+    for decode in (
+        binascii.unhexlify,
+        lambda text: base64.b64decode(text + "=" * (-len(text) % 4)),
+    ):
         try:
             text = decode(coded).decode()
         except ValueError:
@@ -292,4 +328,6 @@ def _excerpt(text: str, start: int, end: int) -> str:
     """The match with a little of what stands around it."""
     before = max(0, start - 30)
     part = text[before : min(end, start + _EXCERPT) + 30]
-    return f"{'…' if before else ''}{printable(part)}{'…' if before + len(part) < len(text) else ''}"
+    return (
+        f"{'…' if before else ''}{printable(part)}{'…' if before + len(part) < len(text) else ''}"
+    )

@@ -15,8 +15,8 @@ from mcpregistry.domain.definitions.confusables import latin
 _MARKS = re.compile("[\u0300-\u036f\u0640\u064b-\u065f\u0670\u093c\u09bc]")
 _DIGITS = str.maketrans("0345789@$€|+", "oeastbgaselt")
 _ONES = tuple(str.maketrans("1!", letters) for letters in ("ii", "ll", "li", "il"))
-# A word in which digits or signs stand where letters would: at least one letter, and one of them before a letter or
-# after one. Runs of word characters are taken whole, so each is looked at once.
+# A word in which digits or signs stand where letters would: at least one letter, and one of them
+# before a letter or after one. Runs of word characters are taken whole, so each is looked at once.
 _ODD_WORD = re.compile(r"(?<![\w@$€|+!])[\w@$€|+!]{2,40}(?![\w@$€|+])")
 _WITHIN = re.compile(r"[^\W\d_][0-9@$€|+!][^\W_]")  # else it is utf8, v2 or S3, and not read again
 _FOR_A_LETTER = re.compile(r"[0-9@$€|+!]")
@@ -27,15 +27,18 @@ _GAP = re.compile(r"(\w)([ .·_*-]{0,3})")
 
 @lru_cache(maxsize=8192)
 def fold(word: str) -> str:
-    """A word in its plainest form: lower case, no accents, look-alike letters as Latin ones. Equal for all spellings
-    that a reader takes for the same word, in text and vocabulary alike.
+    """A word in its plainest form: lower case, no accents, look-alike letters as Latin ones. Equal
+    for all spellings that a reader takes for the same word, in text and vocabulary alike.
     """
-    bare = _MARKS.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).lower()))
+    bare = _MARKS.sub(
+        "", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).lower())
+    )
     return latin(unicodedata.normalize("NFC", bare))
 
 
 def readings(text: str) -> Iterator[str]:
-    """What else ``text`` may say: with digits read as letters, with letters that stand apart joined. Often nothing."""
+    """What else ``text`` may say: with digits read as letters, with letters that stand apart
+    joined. Often nothing."""
     joined = _APART.sub(lambda match: _joined(match[0]), text)
     if joined != text:
         yield joined
@@ -49,7 +52,9 @@ def readings(text: str) -> Iterator[str]:
 
 def set_apart(text: str) -> re.Match[str] | None:
     """A run of single letters long enough to be a disguised sentence and not an abbreviation."""
-    return next((match for match in _APART.finditer(text) if len(_LETTER.findall(match[0])) >= 10), None)
+    return next(
+        (match for match in _APART.finditer(text) if len(_LETTER.findall(match[0])) >= 10), None
+    )
 
 
 def mixed_scripts(text: str) -> re.Match[str] | None:
@@ -63,7 +68,7 @@ def _joined(run: str) -> str:
     narrow = min(gaps, key=len)
     return "".join(
         match[1] + (" " if match[2] and match[2] != narrow else "") for match in _GAP.finditer(run)
-    ).rstrip()  # fmt: skip
+    ).rstrip()
 
 
 def _letters(ones: dict[int, int], match: re.Match[str]) -> str:
@@ -74,5 +79,7 @@ def _letters(ones: dict[int, int], match: re.Match[str]) -> str:
 
 
 _MIXED = re.compile(
-    "[a-zA-Z][" + "".join(chr(code) for code in range(0x370, 0x530) if latin(chr(code)).isascii()) + "][a-zA-Z]"
+    "[a-zA-Z]["
+    + "".join(chr(code) for code in range(0x370, 0x530) if latin(chr(code)).isascii())
+    + "][a-zA-Z]"
 )

@@ -1,8 +1,8 @@
 """Configuration files of other programs, in and out: recognise, read, write.
 
-``read`` turns bytes into a ``Document``; ``write`` turns a document into a file of any format. Nothing here touches a
-disk, a database or the environment. Every value that cannot be used gives a refused note; only a file that cannot be
-read at all raises ``FileInvalid``.
+``read`` turns bytes into a ``Document``; ``write`` turns a document into a file of any format.
+Nothing here touches a disk, a database or the environment. Every value that cannot be used gives a
+refused note; only a file that cannot be read at all raises ``FileInvalid``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.hosts import HOSTS
 from mcpregistry.domain.formats.hosts.shapes import has_servers
 from mcpregistry.domain.formats.mcp_servers import MCP_SERVERS
-from mcpregistry.domain.formats.mcpservers import CLAUDE_CODE, CLAUDE_DESKTOP, COPILOT, CURSOR, MCPSERVERS
+from mcpregistry.domain.formats.mcpservers import (
+    CLAUDE_CODE,
+    CLAUDE_DESKTOP,
+    COPILOT,
+    CURSOR,
+    MCPSERVERS,
+)
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.opencode import OPENCODE, OPENCODE2
 from mcpregistry.domain.formats.secret_references import redact
@@ -26,30 +32,48 @@ from mcpregistry.domain.formats.vscode import VSCODE
 FORMATS: dict[str, Format] = {
     item.name: item
     for item in (
-        SLIPSNISSE, SLIPSNISSE_EXTENDED, MCP_SERVERS, OPENCODE2, OPENCODE, AI_AGENT,
-        CLAUDE_DESKTOP, CURSOR, MCPSERVERS, CLAUDE_CODE, COPILOT, VSCODE, DISPATCH,
+        SLIPSNISSE,
+        SLIPSNISSE_EXTENDED,
+        MCP_SERVERS,
+        OPENCODE2,
+        OPENCODE,
+        AI_AGENT,
+        CLAUDE_DESKTOP,
+        CURSOR,
+        MCPSERVERS,
+        CLAUDE_CODE,
+        COPILOT,
+        VSCODE,
+        DISPATCH,
     )
-}  # fmt: skip
+}
 # All that can be read.
 READABLE: dict[str, Format] = FORMATS | {item.name: item for item in HOSTS}
 _LAST = ("claude-plugin",)  # its servers stand at the root
 _FIRST = ("slipsnisse", "slipsnisse-extended", "mcp-servers")
 # The order of recognition: the more specific formats come first.
-_ORDER = (*_FIRST, *(item.name for item in HOSTS if item.name not in _LAST), *(name for name in FORMATS if name not in _FIRST), *_LAST)  # fmt: skip
+_ORDER = (
+    *_FIRST,
+    *(item.name for item in HOSTS if item.name not in _LAST),
+    *(name for name in FORMATS if name not in _FIRST),
+    *_LAST,
+)
 _ROOTS = "mcpServers, servers, mcp, mcp_servers, context_servers, amp.mcpServers, extensions, projects or mcps"
 
 
 def recognise(data: JsonObject, path: str) -> Format:
-    """The format of a file by its root and its entries; ``path`` breaks ties. Raises ``FileInvalid`` for an unknown one."""
+    """The format of a file by its root and its entries; ``path`` breaks ties. Raises
+    ``FileInvalid`` for an unknown one."""
     if _is_vscode(data, path):
         return VSCODE
     for name in _ORDER:
         if READABLE[name].recognise(data, path):
             return READABLE[name]
     raise FileInvalid(
-        path, f"The format of the file is not known: {_seen(data)}.",
+        path,
+        f"The format of the file is not known: {_seen(data)}.",
         remedy=f"Servers must be under {_ROOTS}. Correct the file, or state its format: {', '.join(READABLE)}.",
-    )  # fmt: skip
+    )
 
 
 def _is_vscode(data: JsonObject, path: str) -> bool:
@@ -65,7 +89,13 @@ def _seen(data: JsonObject) -> str:
 
 
 def _kind(value: Json) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 
@@ -75,7 +105,9 @@ def read(raw: bytes, path: str, name: str = "") -> tuple[Format, Document]:
     Raises ``FileInvalid`` for what cannot be read at all; all else is said in the document's notes.
     """
     data = text.load(raw, path)
-    hint = f"{path}.toml" if text.is_toml(raw, path) and not path.lower().endswith(".toml") else path
+    hint = (
+        f"{path}.toml" if text.is_toml(raw, path) and not path.lower().endswith(".toml") else path
+    )
     found = READABLE[name] if name else recognise(data, hint)
     return found, found.read(data, path)
 

@@ -27,7 +27,9 @@ _DEFAULTS = {
     "parallelToolCalls": "Sent with every request to those providers of this file that support it.",
     "contextWindowBufferTokens": "Becomes the buffer of every model of this file that has no own value.",
 }
-KEYS = Keys("ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabled=("enabled", "disabled"))
+KEYS = Keys(
+    "ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabled=("enabled", "disabled")
+)
 
 
 def recognise(data: JsonObject, path: str) -> bool:
@@ -37,23 +39,35 @@ def recognise(data: JsonObject, path: str) -> bool:
 
 def read(data: JsonObject, path: str) -> Document:
     """The file as a document. Invalid providers or defaults refuse the whole file."""
-    if problems := verdict({key: data[key] for key in ("providers", "defaults") if key in data}, path, "ai-agent"):
+    if problems := verdict(
+        {key: data[key] for key in ("providers", "defaults") if key in data}, path, "ai-agent"
+    ):
         return Document(notes=problems)
     report = Report(path)
     parked = park_root(data, ["providers", ROOT, "defaults"], report)
-    providers, defaults = (object_at(data, key, report, required=False) for key in ("providers", "defaults"))
+    providers, defaults = (
+        object_at(data, key, report, required=False) for key in ("providers", "defaults")
+    )
     models = entries(providers, defaults, report)
     for name in defaults:
         action: Action = "translated" if name in _DEFAULTS else "parked"
-        report.add(action, pointer("defaults", name), _DEFAULTS.get(name, "Kept, but this site does not use it."))
+        report.add(
+            action,
+            pointer("defaults", name),
+            _DEFAULTS.get(name, "Kept, but this site does not use it."),
+        )
     timeout = defaults.get(TOOL_TIMEOUT)
     servers = read_servers(KEYS, object_at(data, ROOT, report, required=False), f"/{ROOT}", report)
     if timeout is not None:
         servers = tuple(replace(server, request_timeout_ms=timeout) for server in servers)
     return Document(
-        servers, model_providers=models, providers=providers, defaults=defaults, parked={KEYS.family: parked},
+        servers,
+        model_providers=models,
+        providers=providers,
+        defaults=defaults,
+        parked={KEYS.family: parked},
         notes=tuple(report.notes),
-    )  # fmt: skip
+    )
 
 
 def write(document: Document) -> Written:
@@ -61,7 +75,9 @@ def write(document: Document) -> Written:
     report = Report(FILE)
     report_left_out(document, report, written=["providers", "model_providers", "defaults"])
     shared, servers = _shared_timeout(document, report)
-    providers = with_records(dict(document.providers), dict(document.defaults), document.model_providers, report)
+    providers = with_records(
+        dict(document.providers), dict(document.defaults), document.model_providers, report
+    )
     must: JsonObject = {"providers": providers} if providers else {}
     written = write_servers(KEYS, servers, f"/{ROOT}", report)
     must |= {ROOT: written} if written or KEYS.family not in document.parked else {}
@@ -72,15 +88,14 @@ def write(document: Document) -> Written:
 
 
 def _shared_timeout(document: Document, report: Report) -> tuple[int | None, list[ServerEntry]]:
-    """The one tool timeout that the file can state, and the servers without it; others are reported."""
+    """The one tool timeout that the file can state, and the servers without it; others are
+    reported."""
     times = [server.request_timeout_ms for server in document.servers]
     stated = document.defaults.get(TOOL_TIMEOUT)
     shared = times[0] if times and len(set(times)) == 1 else stated
     for server in document.servers:
         if server.request_timeout_ms != shared:
-            sentence = (
-                "This format has one timeout for all servers. The timeout of this server is kept only on this site."
-            )
+            sentence = "This format has one timeout for all servers. The timeout of this server is kept only on this site."
             report.add("parked", pointer(ROOT, server.key), sentence, column="request_timeout_ms")
     return shared, [replace(server, request_timeout_ms=None) for server in document.servers]
 

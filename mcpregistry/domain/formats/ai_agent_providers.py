@@ -1,8 +1,10 @@
-"""The ``providers`` and ``defaults`` of ``.ai-agent.json`` as the providers of the extended format, and back.
+"""The ``providers`` and ``defaults`` of ``.ai-agent.json`` as the providers of the extended format,
+and back.
 
-A default holds for every provider of the file: ``llmTimeout`` becomes its time for one answer, ``temperature``,
-``topP`` and ``parallelToolCalls`` become options of its requests, ``contextWindowBufferTokens`` the buffer of each
-model that states none. Back, only what differs from the file is written anew.
+A default holds for every provider of the file: ``llmTimeout`` becomes its time for one answer,
+``temperature``, ``topP`` and ``parallelToolCalls`` become options of its requests,
+``contextWindowBufferTokens`` the buffer of each model that states none. Back, only what differs
+from the file is written anew.
 """
 
 from __future__ import annotations
@@ -16,31 +18,41 @@ from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import is_reference
 
-# A provider is of the kind that it is named after; one with an address speaks OpenAI's chat completions.
+# A provider is of the kind that it is named after; one with an address speaks OpenAI's chat
+# completions.
 _KINDS = ("openai", "anthropic", "google", "openrouter", "ollama", "scripted")
 _PARALLEL = ("openai", "openrouter", "compatible")
 _PROVIDER = {"apiKey": "key", "baseUrl": "base_url", "toolChoice": "tool_choice"}
 _BUFFER = "contextWindowBufferTokens"
 _MODEL = {
-    "contextWindow": "context_window", "tokenizer": "tokenizer", _BUFFER: "buffer_tokens",
-    "toolChoice": "tool_choice", "overrides": "overrides",
-}  # fmt: skip
+    "contextWindow": "context_window",
+    "tokenizer": "tokenizer",
+    _BUFFER: "buffer_tokens",
+    "toolChoice": "tool_choice",
+    "overrides": "overrides",
+}
 _OUTPUT = ("maxOutputTokens", "max_output_tokens", "max_tokens", "maxTokens")
 _LARGE = 16_384  # tokens
 _SENT = {"temperature": "temperature", "topP": "top_p", "parallelToolCalls": "parallel_tool_calls"}
 
 
-def entries(providers: JsonObject, defaults: JsonObject, report: Report | None = None) -> dict[str, JsonObject]:
-    """The file's providers as those of the extended format, by the slugs under which they are known here.
+def entries(
+    providers: JsonObject, defaults: JsonObject, report: Report | None = None
+) -> dict[str, JsonObject]:
+    """The file's providers as those of the extended format, by the slugs under which they are known
+    here.
 
     One whose kind is unknown is left out; with ``report`` that is said there, too.
     """
     found: dict[str, JsonObject] = {}
     for name, raw in providers.items():
-        kind, key = _kind(name, raw), slug(name)
+        kind = _kind(name, raw)
+        key = slug(name)
         if report and key in found:
             report.refuse(
-                pointer("providers", name), f"Another provider also gets the name {key}.", "Rename one of them."
+                pointer("providers", name),
+                f"Another provider also gets the name {key}.",
+                "Rename one of them.",
             )
         if kind:
             found[key] = _entry(kind, raw, defaults)
@@ -53,11 +65,21 @@ def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
     at = pointer("providers", name)
     if not kind:
         remedy = f"Name it {', '.join(_KINDS)}, or add a baseUrl if it supports OpenAI's chat completions."
-        report.add("parked", at, "Kept, but not created: the API of this provider is not known.", remedy)
+        report.add(
+            "parked", at, "Kept, but not created: the API of this provider is not known.", remedy
+        )
         return
-    report.add("translated", at, f"Becomes a provider of the kind {kind} with {len(raw.get('models', {}))} models.")
+    report.add(
+        "translated",
+        at,
+        f"Becomes a provider of the kind {kind} with {len(raw.get('models', {}))} models.",
+    )
     if "stream" in raw.get("custom", {}):
-        report.add("parked", at + "/custom/stream", "Kept, but not applied: answers are always requested as a whole.")
+        report.add(
+            "parked",
+            at + "/custom/stream",
+            "Kept, but not applied: answers are always requested as a whole.",
+        )
 
 
 def _kind(name: str, raw: JsonObject) -> str:
@@ -89,10 +111,15 @@ def _model(raw: JsonObject, defaults: JsonObject) -> JsonObject:
 
 def _limited(overrides: JsonObject) -> JsonObject:
     """How long an answer may be is a field of the model here, and no override."""
-    found = next((overrides[name] for name in _OUTPUT if isinstance(overrides.get(name), int)), None)
+    found = next(
+        (overrides[name] for name in _OUTPUT if isinstance(overrides.get(name), int)), None
+    )
     if found is None:
         return {}
-    return {"max_output": found, "overrides": {k: v for k, v in overrides.items() if k not in _OUTPUT}}
+    return {
+        "max_output": found,
+        "overrides": {k: v for k, v in overrides.items() if k not in _OUTPUT},
+    }
 
 
 def _renamed(raw: JsonObject, names: Mapping[str, str]) -> JsonObject:
@@ -107,7 +134,8 @@ def _sent(kind: str, defaults: JsonObject) -> JsonObject:
 
 
 def _options(raw: JsonObject) -> JsonObject:
-    """``custom.providerOptions`` flat and in the providers' own spelling; Ollama nests most of its own once more."""
+    """``custom.providerOptions`` flat and in the providers' own spelling; Ollama nests most of its
+    own once more."""
     options: JsonObject = {}
     for group in raw.get("custom", {}).get("providerOptions", {}).values():
         options |= {_snake(key): value for key, value in group.items() if key != "options"}
@@ -126,9 +154,11 @@ def _snake(key: str) -> str:
 def with_records(
     providers: JsonObject, defaults: JsonObject, now: Mapping[str, JsonObject], report: Report
 ) -> JsonObject:
-    """The file's ``providers``, brought up to date with ``now`` (the extended format's, by our names).
+    """The file's ``providers``, brought up to date with ``now`` (the extended format's, by our
+    names).
 
-    Used by ``write``. What this format cannot say stays here and is reported; a provider that is gone here is left out.
+    Used by ``write``. What this format cannot say stays here and is reported; a provider that is
+    gone here is left out.
     """
     stated = entries(providers, defaults)
     written: JsonObject = {}
@@ -144,7 +174,9 @@ def with_records(
     return written
 
 
-def _add(written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject, report: Report) -> None:
+def _add(
+    written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject, report: Report
+) -> None:
     if _kind(name, {"baseUrl": entry.get("base_url")}) != entry["kind"] or name in written:
         sentence = (
             f"This format cannot store that the provider {name} is of the kind {entry['kind']}. "
@@ -155,12 +187,18 @@ def _add(written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject
     written[name] = _updated(name, {}, _entry(entry["kind"], {}, defaults), entry, report)
 
 
-def _updated(name: str, raw: JsonObject, stated: JsonObject, now: JsonObject, report: Report) -> JsonObject:
-    if not now.get("key") or not is_reference(now["key"]):  # entered here, so in no file: the file's own stays
+def _updated(
+    name: str, raw: JsonObject, stated: JsonObject, now: JsonObject, report: Report
+) -> JsonObject:
+    # entered here, so in no file: the file's own stays
+    if not now.get("key") or not is_reference(now["key"]):
         now = {**now, "key": stated.get("key")}
     changed = _overlaid(raw, stated, now, _PROVIDER)
     if now.get("options", {}) != stated.get("options", {}):
-        changed["custom"] = {**raw.get("custom", {}), "providerOptions": {name: now.get("options", {})}}
+        changed["custom"] = {
+            **raw.get("custom", {}),
+            "providerOptions": {name: now.get("options", {})},
+        }
     models = _models(raw.get("models", {}), stated.get("models", {}), now.get("models", {}))
     if models or "models" in raw:
         changed["models"] = models
@@ -175,7 +213,9 @@ def _models(raw: JsonObject, stated: JsonObject, now: JsonObject) -> JsonObject:
     }
 
 
-def _overlaid(raw: JsonObject, stated: JsonObject, now: JsonObject, names: Mapping[str, str]) -> JsonObject:
+def _overlaid(
+    raw: JsonObject, stated: JsonObject, now: JsonObject, names: Mapping[str, str]
+) -> JsonObject:
     """``raw`` with each known key that has changed, and without those that are empty by now."""
     found: dict[str, Any] = dict(raw)
     for theirs, ours in names.items():
@@ -191,7 +231,9 @@ def _tell_what_stays(name: str, stated: JsonObject, now: JsonObject, report: Rep
     stays = {key for key in now.keys() - told if now[key] != stated.get(key)}
     for model, facts in now.get("models", {}).items():
         before = stated.get("models", {}).get(model, {})
-        stays |= {key for key in facts.keys() - set(_MODEL.values()) if facts[key] != before.get(key)}
+        stays |= {
+            key for key in facts.keys() - set(_MODEL.values()) if facts[key] != before.get(key)
+        }
     if stays:
         sentence = f"This format cannot store {', '.join(sorted(stays))}. These values are kept only on this site."
         report.add("parked", pointer("providers", name), sentence, column="model_providers")

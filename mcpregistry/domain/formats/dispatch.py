@@ -11,7 +11,9 @@ from mcpregistry.domain.formats.notes import Report
 
 FILE = ".dispatch/mcp.json"
 ROOT = "servers"
-KEYS = Keys("dispatch", ALL_BY_NAME, transport=("transport", "type"), enabled=("disabled", "enabled"))
+KEYS = Keys(
+    "dispatch", ALL_BY_NAME, transport=("transport", "type"), enabled=("disabled", "enabled")
+)
 
 
 def recognise(data: JsonObject, path: str) -> bool:
@@ -32,7 +34,9 @@ def write(document: Document) -> Written:
     report = Report(FILE)
     report_left_out(document, report)
     servers = write_servers(KEYS, document.servers, f"/{ROOT}", report)
-    return Written(compose(document.parked_for(KEYS.family), {ROOT: servers}, {}), tuple(report.notes))
+    return Written(
+        compose(document.parked_for(KEYS.family), {ROOT: servers}, {}), tuple(report.notes)
+    )
 
 
 DISPATCH = Format("dispatch", "Dispatch", FILE, KEYS.family, recognise, read, write)

@@ -1,8 +1,10 @@
-"""What a configuration file says, free of any file's spelling. Every format reads into and writes from this.
+"""What a configuration file says, free of any file's spelling. Every format reads into and writes
+from this.
 
-Invariants: values are immutable by convention (nobody writes into a mapping after construction); placeholders are
-canonical (``${VAR}``, ``${VAR:-x}``, ``${cred:NAME}``, ``${workspace}``, ``${home}``) and unresolved; times are whole
-milliseconds, as every file writes them. What a format knows and we do not is kept in ``Parked``, never dropped.
+Invariants: values are immutable by convention (nobody writes into a mapping after construction);
+placeholders are canonical (``${VAR}``, ``${VAR:-x}``, ``${cred:NAME}``, ``${workspace}``,
+``${home}``) and unresolved; times are whole milliseconds, as every file writes them. What a format
+knows and we do not is kept in ``Parked``, never dropped.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """What only one format knows about an object, so that writing it back to that format loses nothing.
+    """What only one format knows about an object, so that writing it back to that format loses
+    nothing.
 
-    ``keys``: unknown keys, verbatim. ``order``: all keys as they stood. ``spelling``: how a known value was written
-    where the format has several ways to say the same; never holds a value of ``env`` or ``headers``.
+    ``keys``: unknown keys, verbatim. ``order``: all keys as they stood. ``spelling``: how a known
+    value was written where the format has several ways to say the same; never holds a value of
+    ``env`` or ``headers``.
     """
 
     keys: Mapping[str, Json] = field(default_factory=dict)
@@ -60,9 +64,10 @@ class Oauth:
 class ServerEntry:
     """One downstream server. ``command`` is the whole argv; ``name`` empty means: the key.
 
-    ``connect_timeout_ms`` and ``request_timeout_ms`` are None where the file is silent. ``auto_approve`` is True for
-    every tool, or names of tools. ``parked`` maps a format's family name to what only that format knows. ``at`` is
-    the entry's JSON pointer in the file that it was read from, for messages.
+    ``connect_timeout_ms`` and ``request_timeout_ms`` are None where the file is silent.
+    ``auto_approve`` is True for every tool, or names of tools. ``parked`` maps a format's family
+    name to what only that format knows. ``at`` is the entry's JSON pointer in the file that it was
+    read from, for messages.
     """
 
     key: str
@@ -85,8 +90,13 @@ class ServerEntry:
     at: str = field(default="", compare=False)
 
     def columns(self) -> dict[str, Json]:
-        """Everything but ``parked`` and ``at``: two entries with equal columns are the same server."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("parked", "at")}
+        """Everything but ``parked`` and ``at``: two entries with equal columns are the same
+        server."""
+        return {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in ("parked", "at")
+        }
 
     def parked_for(self, family: str) -> Parked:
         """What only formats of this family know about the server."""
@@ -97,7 +107,8 @@ class ServerEntry:
 class Project:
     """A folder for which the file has servers of its own, so that it can become a workspace.
 
-    ``own`` and ``shared``: keys of its own servers, and of those that its host offers in every folder.
+    ``own`` and ``shared``: keys of its own servers, and of those that its host offers in every
+    folder.
     """
 
     directory: str
@@ -119,9 +130,9 @@ def _twice(server: ServerEntry) -> Note:
 class Document:
     """A whole file. What belongs to no server is kept as plain JSON data, exactly as written.
 
-    ``expert_tools``: the ``tools`` of a Slipsnisse file, ``model_providers`` its ``providers``; both are valid by the
-    schema. ``providers``, ``defaults``: of ``.ai-agent.json``.
-    ``flags``: top-level switches of ``mcp-servers.json``. ``inputs``: VS Code's prompts for values.
+    ``expert_tools``: the ``tools`` of a Slipsnisse file, ``model_providers`` its ``providers``;
+    both are valid by the schema. ``providers``, ``defaults``: of ``.ai-agent.json``. ``flags``:
+    top-level switches of ``mcp-servers.json``. ``inputs``: VS Code's prompts for values.
     ``projects``: folders with servers of their own. They are read and not written.
     """
 
@@ -149,18 +160,27 @@ class Document:
         return tuple(str(item["id"]) for item in self.inputs)
 
     def joined(self, other: Document) -> Document:
-        """This document with the servers, the inputs and the notes of another part of the same file."""
+        """This document with the servers, the inputs and the notes of another part of the same
+        file."""
         taken = {server.key for server in self.servers}
         asked = {item["id"] for item in self.inputs}
         return replace(
             self,
-            servers=(*self.servers, *(server for server in other.servers if server.key not in taken)),
+            servers=(
+                *self.servers,
+                *(server for server in other.servers if server.key not in taken),
+            ),
             inputs=(*self.inputs, *(item for item in other.inputs if item["id"] not in asked)),
-            notes=(*self.notes, *other.notes, *(_twice(server) for server in other.servers if server.key in taken)),
+            notes=(
+                *self.notes,
+                *other.notes,
+                *(_twice(server) for server in other.servers if server.key in taken),
+            ),
         )
 
     def leaving_out(self) -> Document:
-        """Without the entries that cannot be used, each of which is a note; unless nothing else is in the file."""
+        """Without the entries that cannot be used, each of which is a note; unless nothing else is
+        in the file."""
         broken = {note.entry for note in self.refused if note.entry}
         servers = tuple(server for server in self.servers if server.at not in broken)
         if not servers or not broken:

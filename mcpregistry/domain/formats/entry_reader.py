@@ -1,6 +1,7 @@
 """One server entry of any file to a ``ServerEntry``, by the format's table of keys.
 
-Every key ends as a note: kept, translated, parked or refused. An entry with anything refused is not returned.
+Every key ends as a note: kept, translated, parked or refused. An entry with anything refused is not
+returned.
 """
 
 from __future__ import annotations
@@ -11,20 +12,31 @@ from typing import Any
 
 from mcpregistry.domain.formats import placeholders
 from mcpregistry.domain.formats.document import Json, JsonObject, Oauth, Parked, ServerEntry
-from mcpregistry.domain.formats.keys import Keys, OauthKeys, implied_transport, named_transport, slug, url_problem
+from mcpregistry.domain.formats.keys import (
+    Keys,
+    OauthKeys,
+    implied_transport,
+    named_transport,
+    slug,
+    url_problem,
+)
 from mcpregistry.domain.formats.notes import KEPT, Report, pointer
 from mcpregistry.domain.servers.target import TransportKind
 
 MAX_TIMEOUT_MS = 86_400_000
 
 
-def read_servers(keys: Keys, entries: Mapping[str, Json], at: str, report: Report) -> tuple[ServerEntry, ...]:
+def read_servers(
+    keys: Keys, entries: Mapping[str, Json], at: str, report: Report
+) -> tuple[ServerEntry, ...]:
     """The entries of a map of servers; an unusable one is left out, with a refused note."""
     named = ((key, raw, at + pointer(key)) for key, raw in entries.items())
     return read_entries(keys, named, report)
 
 
-def read_entries(keys: Keys, entries: Iterable[tuple[str, Json, str]], report: Report) -> tuple[ServerEntry, ...]:
+def read_entries(
+    keys: Keys, entries: Iterable[tuple[str, Json, str]], report: Report
+) -> tuple[ServerEntry, ...]:
     """As ``read_servers``, for entries given as (key, raw entry, JSON pointer)."""
     servers: dict[str, ServerEntry] = {}
     for key, raw, at in entries:
@@ -34,7 +46,11 @@ def read_entries(keys: Keys, entries: Iterable[tuple[str, Json, str]], report: R
         elif not slug(key):
             report.refuse(at, "The name contains no letter or digit.", "Rename the server.")
         elif slug(key) in servers:
-            report.refuse(at, f"Another server of this file already has the name {slug(key)}.", "Rename one of them.")
+            report.refuse(
+                at,
+                f"Another server of this file already has the name {slug(key)}.",
+                "Rename one of them.",
+            )
         elif entry := _Entry(keys, key, raw, at, report).read():
             servers[entry.key] = entry
     report.entry = ""
@@ -64,7 +80,8 @@ class _Entry:
 
     def _build(self) -> ServerEntry:
         keys = self.keys
-        command, url = self._command(), self._text("url") if keys.remote else ""
+        command = self._command()
+        url = self._text("url") if keys.remote else ""
         connect, request = self._timeouts()
         columns: dict[str, Any] = {
             "transport": self._transport(command, url),
@@ -82,12 +99,15 @@ class _Entry:
             "tools_allowed": self._tools(),
             "oauth": self._oauth(keys.oauth) if keys.oauth else None,
         }
-        return ServerEntry(key=slug(self.key), parked={keys.family: self._parked()}, at=self.at, **columns)
+        return ServerEntry(
+            key=slug(self.key), parked={keys.family: self._parked()}, at=self.at, **columns
+        )
 
     # One key each
 
     def _take(self, *names: str) -> tuple[str, Json]:
-        """The first of the names that the entry has, and its value; ("", None) if it has none. Null means absent."""
+        """The first of the names that the entry has, and its value; ("", None) if it has none. Null
+        means absent."""
         for name in names:
             if name and self.raw.get(name) is not None:
                 self.taken.add(name)
@@ -109,7 +129,9 @@ class _Entry:
             self.kinds[pointer(*path)] = list(reading.kinds)
         if reading.changed:
             self.report.add(
-                "translated", self.at + pointer(*path), "The placeholders are rewritten in this site's syntax."
+                "translated",
+                self.at + pointer(*path),
+                "The placeholders are rewritten in this site's syntax.",
             )
         if reading.foreign:
             self.report.add(
@@ -149,7 +171,8 @@ class _Entry:
         return {key: self._ours(text, name, key) for key, text in texts.items() if text is not None}
 
     def _as_text(self, value: Json, name: str, key: str) -> str | None:
-        """A number or a switch as its text; None for null, which unsets the variable, and for what is refused."""
+        """A number or a switch as its text; None for null, which unsets the variable, and for what
+        is refused."""
         if isinstance(value, str):
             return value
         at = self.at + pointer(name, key)
@@ -168,7 +191,9 @@ class _Entry:
         spelled = self.key if slug(self.key) != self.key else ""
         if spelled:
             self.spelling["key"] = spelled
-            self.report.add("translated", self.at, f"The server gets the name {slug(self.key)}.", column="key")
+            self.report.add(
+                "translated", self.at, f"The server gets the name {slug(self.key)}.", column="key"
+            )
         name = self._text(self.keys.name)
         return name if name and name != slug(self.key) else spelled
 
@@ -202,7 +227,9 @@ class _Entry:
         elif name:
             self._kept(name, "transport")
         elif command and url:
-            self._refuse("", "The entry has both a command and a url.", "Remove one of them, or add a type.")
+            self._refuse(
+                "", "The entry has both a command and a url.", "Remove one of them, or add a type."
+            )
         self._check_target(transport, command, url)
         return transport
 
@@ -211,7 +238,9 @@ class _Entry:
             if not command and "command" not in self.taken:
                 missing = "a command or a url" if self.keys.remote else "a command"
                 self._refuse(
-                    "", f"The entry needs {missing}.", "Add the command that starts the server, or its address."
+                    "",
+                    f"The entry needs {missing}.",
+                    "Add the command that starts the server, or its address.",
                 )
             return
         if not url:
@@ -251,9 +280,15 @@ class _Entry:
         if self.keys.timeout == "one":
             return self._milliseconds(name, value), None
         if not isinstance(value, dict):
-            self._refuse(name, "The value is not an object.", 'Write it as {"startup": 30000, "request": 30000}.')
+            self._refuse(
+                name,
+                "The value is not an object.",
+                'Write it as {"startup": 30000, "request": 30000}.',
+            )
             return None, None
-        self.nested[name] = {key: item for key, item in value.items() if key not in ("startup", "request")}
+        self.nested[name] = {
+            key: item for key, item in value.items() if key not in ("startup", "request")
+        }
         self.spelling["timeout"] = list(value)
         return self._milliseconds(f"{name}/startup", value.get("startup")), self._milliseconds(
             f"{name}/request", value.get("request")
@@ -263,7 +298,11 @@ class _Entry:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_TIMEOUT_MS:
-            self._refuse(path, "The value is not a whole number of milliseconds.", "Use a number from 1 to 86400000.")
+            self._refuse(
+                path,
+                "The value is not a whole number of milliseconds.",
+                "Use a number from 1 to 86400000.",
+            )
             return None
         self.report.add("kept", self.at + pointer(*path.split("/")), KEPT)
         return value
@@ -286,12 +325,18 @@ class _Entry:
         }
         self._kept(name, "oauth")
         found = {
-            known[key]: self._oauth_value(name, key, known[key], item) for key, item in value.items() if key in known
+            known[key]: self._oauth_value(name, key, known[key], item)
+            for key, item in value.items()
+            if key in known
         }
         return Oauth(**found)
 
     def _oauth_value(self, name: str, key: str, column: str, value: Json) -> Any:
-        if column == "scopes" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if (
+            column == "scopes"
+            and isinstance(value, list)
+            and all(isinstance(item, str) for item in value)
+        ):
             return tuple(value)
         if column == "callback_port" and isinstance(value, int) and not isinstance(value, bool):
             return value

@@ -1,7 +1,7 @@
 """One ``ServerEntry`` to a raw entry of a file, by the format's table of keys.
 
-An entry that came from the same format comes back as it stood: order, unknown keys, explicit defaults and spellings.
-What the format cannot say is reported, never silently dropped.
+An entry that came from the same format comes back as it stood: order, unknown keys, explicit
+defaults and spellings. What the format cannot say is reported, never silently dropped.
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from collections.abc import Iterable, Mapping
 
 from mcpregistry.domain.formats import placeholders
 from mcpregistry.domain.formats.document import Json, JsonObject, Oauth, Parked, ServerEntry
-from mcpregistry.domain.formats.keys import Keys, OauthKeys, implied_transport, named_transport, slug
+from mcpregistry.domain.formats.keys import (
+    Keys,
+    OauthKeys,
+    implied_transport,
+    named_transport,
+    slug,
+)
 from mcpregistry.domain.formats.notes import Report, pointer
 
 
-def write_servers(keys: Keys, servers: Iterable[ServerEntry], at: str, report: Report) -> JsonObject:
-    """A map of servers under their keys. One that the format cannot express at all is left out and refused."""
+def write_servers(
+    keys: Keys, servers: Iterable[ServerEntry], at: str, report: Report
+) -> JsonObject:
+    """A map of servers under their keys. One that the format cannot express at all is left out and
+    refused."""
     written: JsonObject = {}
     for server in servers:
         key = file_key(server, keys.family)
@@ -33,7 +42,8 @@ def file_key(server: ServerEntry, family: str) -> str:
 
 
 def write_entry(keys: Keys, server: ServerEntry, at: str, report: Report) -> JsonObject | None:
-    """One server as a raw entry; None, with a refused note, when the format has no such transport."""
+    """One server as a raw entry; None, with a refused note, when the format has no such
+    transport."""
     if server.transport not in keys.transports:
         sentence = f"This format does not support servers with the transport {server.transport}."
         report.refuse(at, sentence, "Leave the server out, or choose another format.")
@@ -42,10 +52,12 @@ def write_entry(keys: Keys, server: ServerEntry, at: str, report: Report) -> Jso
 
 
 def compose(parked: Parked, must: JsonObject, optional: JsonObject) -> JsonObject:
-    """``must`` and, where the original had them, ``optional`` and unknown keys; in the original's order."""
+    """``must`` and, where the original had them, ``optional`` and unknown keys; in the original's
+    order."""
     known = {**{key: value for key, value in optional.items() if key in parked.order}, **must}
     whole = {
-        key: _merged(parked.keys.get(key), known.get(key, parked.keys.get(key))) for key in {**known, **parked.keys}
+        key: _merged(parked.keys.get(key), known.get(key, parked.keys.get(key)))
+        for key in {**known, **parked.keys}
     }
     return {key: whole[key] for key in (*parked.order, *whole) if key in whole}
 
@@ -69,7 +81,8 @@ class _Writer:
         self.optional: JsonObject = {}
 
     def write(self) -> JsonObject:
-        server, keys = self.server, self.keys
+        server = self.server
+        keys = self.keys
         self._transport()
         self._name()
         self._command()
@@ -79,8 +92,14 @@ class _Writer:
         self._either("url" if keys.remote else "", server.url, "url")
         self._either("headers" if keys.remote else "", dict(server.headers), "headers")
         self._enabled()
-        approve = server.auto_approve if isinstance(server.auto_approve, bool) else list(server.auto_approve)
-        self._either(next(iter(keys.auto_approve), ""), approve, "auto_approve", aliases=keys.auto_approve)
+        approve = (
+            server.auto_approve
+            if isinstance(server.auto_approve, bool)
+            else list(server.auto_approve)
+        )
+        self._either(
+            next(iter(keys.auto_approve), ""), approve, "auto_approve", aliases=keys.auto_approve
+        )
         self._tools()
         self._timeouts()
         self._oauth()
@@ -115,7 +134,8 @@ class _Writer:
             self.report.add("translated", self.at + pointer(key), sentence, column=column)
 
     def _transport(self) -> None:
-        server, keys = self.server, self.keys
+        server = self.server
+        keys = self.keys
         said = next((key for key in keys.transport if key in self.parked.order), "")
         implied = implied_transport(server.url)
         word = self.parked.spelling.get(said) if said else None
@@ -130,14 +150,16 @@ class _Writer:
             self.report.add("parked", self.at + pointer("url"), sentence, column="transport")
 
     def _name(self) -> None:
-        server, key = self.server, self.keys.name
+        server = self.server
+        key = self.keys.name
         if key:
             self.must[key] = server.name or server.key
         elif server.name not in ("", server.key, self.parked.spelling.get("key")):
             self._no_place("name")
 
     def _command(self) -> None:
-        argv, order = list(self.server.command), self.parked.order
+        argv = list(self.server.command)
+        order = self.parked.order
         array = self.parked.spelling.get("command")
         if not argv:
             return
@@ -146,13 +168,18 @@ class _Writer:
             self.must |= {"args": argv[1:]} if argv[1:] or self.keys.args_required else {}
             self.optional["args"] = []
             return
-        count = array if isinstance(array, int) and "args" in order and 0 < array < len(argv) else len(argv)
+        count = (
+            array
+            if isinstance(array, int) and "args" in order and 0 < array < len(argv)
+            else len(argv)
+        )
         self.must["command"] = argv[:count]
         self.must |= {"args": argv[count:]} if argv[count:] else {}
         self.optional["args"] = []
 
     def _enabled(self) -> None:
-        names, enabled = self.keys.enabled, self.server.enabled
+        names = self.keys.enabled
+        enabled = self.server.enabled
         said = [name for name in names if name in self.parked.order]
         if not names:
             if not enabled:
@@ -164,7 +191,8 @@ class _Writer:
             self._perhaps_unread(names[0], "enabled")
 
     def _tools(self) -> None:
-        key, allowed = self.keys.tools, self.server.tools_allowed
+        key = self.keys.tools
+        allowed = self.server.tools_allowed
         if allowed is None:
             self.optional |= {key: ["*"]} if key else {}
         elif key:
@@ -173,17 +201,23 @@ class _Writer:
             self._no_place("tools_allowed")
 
     def _timeouts(self) -> None:
-        connect, request = self.server.connect_timeout_ms, self.server.request_timeout_ms
+        connect = self.server.connect_timeout_ms
+        request = self.server.request_timeout_ms
         if self.keys.timeout == "two":
             said = self.parked.spelling.get("timeout") or []
             parts = {"startup": connect, "request": request}
-            self._either("timeout", {key: ms for key, ms in parts.items() if ms is not None or key in said}, "timeout")
+            self._either(
+                "timeout",
+                {key: ms for key, ms in parts.items() if ms is not None or key in said},
+                "timeout",
+            )
             return
         self._either("timeout" if self.keys.timeout else "", connect, "connect_timeout_ms")
         self._either("", request, "request_timeout_ms")
 
     def _oauth(self) -> None:
-        keys, oauth = self.keys.oauth, self.server.oauth
+        keys = self.keys.oauth
+        oauth = self.server.oauth
         if oauth is None:
             return
         if keys is None or (oauth.off and not keys.may_be_off):
@@ -194,9 +228,20 @@ class _Writer:
     def _oauth_object(self, keys: OauthKeys, oauth: Oauth) -> JsonObject:
         spelling = self.parked.spelling.get("oauth") or {}
         said = spelling.get("order", ())
-        as_text = spelling.get("text", keys.scopes_as_text) if keys.names.get("scopes") in said else keys.scopes_as_text
+        as_text = (
+            spelling.get("text", keys.scopes_as_text)
+            if keys.names.get("scopes") in said
+            else keys.scopes_as_text
+        )
         written: JsonObject = {}
-        for column in ("client_id", "client_secret", "scopes", "redirect_uri", "callback_port", "metadata_url"):
+        for column in (
+            "client_id",
+            "client_secret",
+            "scopes",
+            "redirect_uri",
+            "callback_port",
+            "metadata_url",
+        ):
             value = getattr(oauth, column)
             if column == "scopes":
                 value = " ".join(value) if as_text else list(value)
@@ -226,7 +271,10 @@ class _Writer:
         for loss in rendering.lost:
             at = self.at + pointer(*path)
             self.report.add(
-                "parked", at, f"The placeholder changes its meaning in this format: {loss}.", column=self._column(path)
+                "parked",
+                at,
+                f"The placeholder changes its meaning in this format: {loss}.",
+                column=self._column(path),
             )
         return rendering.text
 
@@ -236,7 +284,9 @@ class _Writer:
             return "env"
         if self.keys.oauth and first == self.keys.oauth.key:
             return "oauth"
-        return {"args": "command", self.keys.cwd: "cwd", self.keys.env_file: "env_file"}.get(first, first)
+        return {"args": "command", self.keys.cwd: "cwd", self.keys.env_file: "env_file"}.get(
+            first, first
+        )
 
 
 def _number_or_text(text: str) -> Json:

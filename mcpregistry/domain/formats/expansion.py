@@ -1,8 +1,9 @@
-"""Fills in, once and at import, what a server's command line and an address take from the place of import.
+"""Fills in, once and at import, what a server's command line and an address take from the place of
+import.
 
-``env`` and ``headers`` keep their variables until the server is started, for they hold the secrets; only
-``${workspace}`` and ``${home}`` are filled in there. A variable whose name says that it is a secret is never copied into
-a command line or an address: it waits for the start too.
+``env`` and ``headers`` keep their variables until the server is started, for they hold the secrets;
+only ``${workspace}`` and ``${home}`` are filled in there. A variable whose name says that it is a
+secret is never copied into a command line or an address: it waits for the start too.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ _LATER = "Add its name to SLIPSNISSE_PASS_ENV, so that it is replaced when the s
 def expand_document(
     document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]
 ) -> Document:
-    """``variables``: the environment of whoever imports. ``folders``: values of ``workspace`` and ``home``."""
+    """``variables``: the environment of whoever imports. ``folders``: values of ``workspace`` and
+    ``home``."""
     report = Report(path)
     servers = tuple(_server(server, variables, folders, report) for server in document.servers)
-    providers = {name: _provider(name, entry, variables, report) for name, entry in document.model_providers.items()}
+    providers = {
+        name: _provider(name, entry, variables, report)
+        for name, entry in document.model_providers.items()
+    }
     return replace(document, servers=servers, model_providers=providers).with_notes(*report.notes)
 
 
-def _provider(name: str, entry: JsonObject, variables: Mapping[str, str], report: Report) -> JsonObject:
+def _provider(
+    name: str, entry: JsonObject, variables: Mapping[str, str], report: Report
+) -> JsonObject:
     """Its address; the key waits until a model is asked."""
     url, missing = expand(entry.get("base_url", ""), variables, is_guarded)
     if missing:
@@ -68,7 +75,9 @@ def _server(
     if made.url.startswith("${"):
         remedy = "Set the variable before you import, or write the address without it."
         report.entry = entry.at
-        report.refuse(entry.at + pointer("url"), "The address begins with a variable that is not set.", remedy)
+        report.refuse(
+            entry.at + pointer("url"), "The address begins with a variable that is not set.", remedy
+        )
         report.entry = ""
     return made
 
@@ -80,7 +89,8 @@ def _folders(text: str, folders: Mapping[str, str]) -> str:
 
 
 def is_guarded(name: str) -> bool:
-    """Whether a variable is never copied into a command line or an address: the site's own, or by its name a secret."""
+    """Whether a variable is never copied into a command line or an address: the site's own, or by
+    its name a secret."""
     return name.startswith(_OWN) or is_secret_name(name)
 
 

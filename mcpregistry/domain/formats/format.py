@@ -15,8 +15,9 @@ Recognise = Callable[[JsonObject, str], bool]
 class Format:
     """One file format, registered in ``FORMATS``.
 
-    ``file`` is the usual path, ``family`` what formats share that read each other's files. ``recognise(data, path)``
-    looks at the root only; ``read(data, path)`` never raises for what a file says, but notes it.
+    ``file`` is the usual path, ``family`` what formats share that read each other's files.
+    ``recognise(data, path)`` looks at the root only; ``read(data, path)`` never raises for what a
+    file says, but notes it.
     """
 
     name: str
@@ -42,7 +43,9 @@ def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = 
     return Parked(unknown, tuple(data))
 
 
-def object_at(data: JsonObject, key: str, report: Report, *, at: str = "", required: bool = True) -> JsonObject:
+def object_at(
+    data: JsonObject, key: str, report: Report, *, at: str = "", required: bool = True
+) -> JsonObject:
     """The object under a key of ``data`` (which stands at ``at``); anything else is refused."""
     value: Json = data.get(key, {})
     if not isinstance(value, dict):

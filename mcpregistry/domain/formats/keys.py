@@ -1,6 +1,7 @@
 """How one format spells a server entry: the table that the entry reader and writer follow.
 
-One ``Keys`` per format replaces a reader and a writer per format; what differs between hosts stands side by side.
+One ``Keys`` per format replaces a reader and a writer per format; what differs between hosts stands
+side by side.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ _TRANSPORTS: Mapping[str, TransportKind] = {
     "ws": "websocket",
 }
 
-ALL_BY_NAME: Mapping[TransportKind, str] = {"stdio": "stdio", "http": "http", "sse": "sse", "websocket": "websocket"}
+ALL_BY_NAME: Mapping[TransportKind, str] = {
+    "stdio": "stdio",
+    "http": "http",
+    "sse": "sse",
+    "websocket": "websocket",
+}
 NO_WEBSOCKET: Mapping[TransportKind, str] = {"stdio": "stdio", "http": "http", "sse": "sse"}
 LOCAL_OR_REMOTE: Mapping[TransportKind, str] = {"stdio": "local", "http": "remote", "sse": "remote"}
 ONLY_STDIO: Mapping[TransportKind, str] = {"stdio": "stdio"}
@@ -38,7 +44,8 @@ ONLY_STDIO: Mapping[TransportKind, str] = {"stdio": "stdio"}
 
 @dataclass(frozen=True, slots=True)
 class OauthKeys:
-    """``names`` maps fields of ``Oauth`` to the file's keys; ``scopes_as_text``: one string with spaces."""
+    """``names`` maps fields of ``Oauth`` to the file's keys; ``scopes_as_text``: one string with
+    spaces."""
 
     key: str
     names: Mapping[str, str]
@@ -48,10 +55,12 @@ class OauthKeys:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Empty means that the format has no place for it. Of several names the first is the one we write.
+    """Empty means that the format has no place for it. Of several names the first is the one we
+    write.
 
-    ``transports``: how each transport is written; one that is absent cannot be written. ``unofficial``: columns that
-    are read and written, though the host that owns the format may pay no attention to them.
+    ``transports``: how each transport is written; one that is absent cannot be written.
+    ``unofficial``: columns that are read and written, though the host that owns the format may pay
+    no attention to them.
     """
 
     family: str
@@ -76,9 +85,11 @@ class Keys:
 
 
 def slug(key: str) -> str:
-    """The key by which we know a server: 1 to 63 of ``[A-Za-z0-9._-]``, no ``__`` (it parts server and tool).
+    """The key by which we know a server: 1 to 63 of ``[A-Za-z0-9._-]``, no ``__`` (it parts server
+    and tool).
 
-    A name in another script becomes ``server-`` and a digest. Returns an empty text for a name without letters and digits.
+    A name in another script becomes ``server-`` and a digest. Returns an empty text for a name
+    without letters and digits.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", key)
     made = re.sub(r"_{2,}", "_", plain).lstrip("._-")[:63]
@@ -88,13 +99,15 @@ def slug(key: str) -> str:
 
 
 def named_transport(name: str, url: str) -> TransportKind | None:
-    """The transport that a file's word means, in any spelling; ``remote`` depends on the URL. None if unknown."""
+    """The transport that a file's word means, in any spelling; ``remote`` depends on the URL. None
+    if unknown."""
     letters = re.sub(r"[^a-z]", "", name.lower())
     return implied_transport(url) if letters == "remote" else _TRANSPORTS.get(letters)
 
 
 def implied_transport(url: str) -> TransportKind:
-    """The transport of an entry that does not say: stdio without a URL; a path ending ``/sse`` means SSE."""
+    """The transport of an entry that does not say: stdio without a URL; a path ending ``/sse``
+    means SSE."""
     if not url:
         return "stdio"
     if url.startswith(("ws://", "wss://")):
@@ -107,7 +120,8 @@ def _path(url: str) -> str:
 
 
 def url_problem(url: str, transport: TransportKind) -> tuple[str, str] | None:
-    """Why a URL cannot be used and what to do, or None. A URL that starts with a placeholder is looked at later."""
+    """Why a URL cannot be used and what to do, or None. A URL that starts with a placeholder is
+    looked at later."""
     if url.startswith("${"):
         return None
     schemes = ("ws", "wss") if transport == "websocket" else ("http", "https")
@@ -116,7 +130,13 @@ def url_problem(url: str, transport: TransportKind) -> tuple[str, str] | None:
     except ValueError:
         return "The URL is not valid.", "Write it as https://host/path."
     if parts.scheme not in schemes:
-        return f"The URL must start with {' or '.join(f'{scheme}://' for scheme in schemes)}.", "Correct the URL."
+        return (
+            f"The URL must start with {' or '.join(f'{scheme}://' for scheme in schemes)}.",
+            "Correct the URL.",
+        )
     if "@" in parts.netloc:
-        return "The URL contains a user name or password.", "Send the secret in a header, with ${VAR} in its place."
+        return (
+            "The URL contains a user name or password.",
+            "Send the secret in a header, with ${VAR} in its place.",
+        )
     return None if parts.netloc else ("The URL has no host name.", "Correct the URL.")

@@ -63,7 +63,11 @@ def _servers(entries: Json, report: Report) -> tuple[ServerEntry, ...]:
 
 def _missing(raw: JsonObject) -> list[str]:
     """A server reached by URL, which is our extension, needs no command and no arguments."""
-    return [key for key in REQUIRED if key not in raw and not (key in ("command", "args") and "url" in raw)]
+    return [
+        key
+        for key in REQUIRED
+        if key not in raw and not (key in ("command", "args") and "url" in raw)
+    ]
 
 
 def write(document: Document) -> Written:

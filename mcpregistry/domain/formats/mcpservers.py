@@ -1,7 +1,8 @@
 """The ``mcpServers`` family: Claude Desktop, Claude Code, Cursor and Copilot.
 
-They share the root and the entry; they differ in placeholders, sign-in keys, and in which entries they accept. Any of
-them is read with all keys of the family; writing follows the host that was asked for.
+They share the root and the entry; they differ in placeholders, sign-in keys, and in which entries
+they accept. Any of them is read with all keys of the family; writing follows the host that was
+asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from functools import partial
 from mcpregistry.domain.formats.document import Document, JsonObject, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
-from mcpregistry.domain.formats.format import Format, Recognise, object_at, park_root, report_left_out
+from mcpregistry.domain.formats.format import (
+    Format,
+    Recognise,
+    object_at,
+    park_root,
+    report_left_out,
+)
 from mcpregistry.domain.formats.keys import ALL_BY_NAME, NO_WEBSOCKET, ONLY_STDIO, Keys, OauthKeys
 from mcpregistry.domain.formats.notes import Report
 from mcpregistry.domain.formats.placeholders import Dialect
@@ -30,7 +37,9 @@ _CLAUDE_OAUTH = OauthKeys(
     },
     scopes_as_text=True,
 )
-_CURSOR_OAUTH = OauthKeys("auth", {"client_id": "CLIENT_ID", "client_secret": "CLIENT_SECRET", "scopes": "scopes"})
+_CURSOR_OAUTH = OauthKeys(
+    "auth", {"client_id": "CLIENT_ID", "client_secret": "CLIENT_SECRET", "scopes": "scopes"}
+)
 
 _CLAUDE_CODE = Keys(
     FAMILY,
@@ -45,7 +54,9 @@ _CLAUDE_CODE = Keys(
     oauth=_CLAUDE_OAUTH,
     unofficial=frozenset({"env_file", "cwd", "enabled", "auto_approve", "tools_allowed"}),
 )
-_CLAUDE_DESKTOP = replace(_CLAUDE_CODE, transports=ONLY_STDIO, dialect=Dialect(none=True), oauth=None)
+_CLAUDE_DESKTOP = replace(
+    _CLAUDE_CODE, transports=ONLY_STDIO, dialect=Dialect(none=True), oauth=None
+)
 _CURSOR = replace(
     _CLAUDE_CODE,
     dialect=Dialect("env", defaults=False, folders=True),
@@ -61,9 +72,12 @@ def recognise(data: JsonObject, path: str) -> bool:
 
 
 def recognise_cursor(data: JsonObject, path: str) -> bool:
-    """Cursor's file: by its path, or by an entry with ``auth`` or ``envFile``, which no other host has."""
+    """Cursor's file: by its path, or by an entry with ``auth`` or ``envFile``, which no other host
+    has."""
     entries = data[ROOT].values() if recognise(data, path) else ()
-    own = any(isinstance(entry, dict) and ("auth" in entry or "envFile" in entry) for entry in entries)
+    own = any(
+        isinstance(entry, dict) and ("auth" in entry or "envFile" in entry) for entry in entries
+    )
     return own or (recognise(data, path) and path.replace("\\", "/").endswith(".cursor/mcp.json"))
 
 
@@ -76,8 +90,11 @@ def read(data: JsonObject, path: str, *, keys: Keys) -> Document:
     """The file as a document, read with the keys of the whole family."""
     report = Report(path)
     parked = park_root(data, [ROOT], report)
-    # Every host's file may come from another host of the family, so reading accepts what any of them writes.
-    servers = read_servers(replace(keys, transports=ALL_BY_NAME), object_at(data, ROOT, report), f"/{ROOT}", report)
+    # Every host's file may come from another host of the family, so reading accepts what any of
+    # them writes.
+    servers = read_servers(
+        replace(keys, transports=ALL_BY_NAME), object_at(data, ROOT, report), f"/{ROOT}", report
+    )
     return Document(servers, parked={FAMILY: parked}, notes=tuple(report.notes))
 
 
@@ -90,13 +107,25 @@ def write(document: Document, *, keys: Keys, file: str) -> Written:
 
 
 def _format(name: str, title: str, file: str, keys: Keys, found: Recognise = recognise) -> Format:
-    return Format(name, title, file, FAMILY, found, partial(read, keys=keys), partial(write, keys=keys, file=file))
+    return Format(
+        name,
+        title,
+        file,
+        FAMILY,
+        found,
+        partial(read, keys=keys),
+        partial(write, keys=keys, file=file),
+    )
 
 
 MCPSERVERS = _format("mcpservers", "mcpServers (any host)", ".mcp.json", _CLAUDE_CODE)
 CLAUDE_CODE = _format("claude-code", "Claude Code", ".mcp.json", _CLAUDE_CODE)
 CLAUDE_DESKTOP = _format(
-    "claude-desktop", "Claude Desktop", "claude_desktop_config.json", _CLAUDE_DESKTOP, recognise_desktop
+    "claude-desktop",
+    "Claude Desktop",
+    "claude_desktop_config.json",
+    _CLAUDE_DESKTOP,
+    recognise_desktop,
 )
 CURSOR = _format("cursor", "Cursor", ".cursor/mcp.json", _CURSOR, recognise_cursor)
 COPILOT = _format("copilot", "Copilot CLI", ".mcp.json", _COPILOT)

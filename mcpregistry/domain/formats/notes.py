@@ -1,4 +1,5 @@
-"""What is said about each key of a file: kept, translated, parked, left out or refused, where, and what to do next.
+"""What is said about each key of a file: kept, translated, parked, left out or refused, where, and
+what to do next.
 
 A note never quotes a value: any value of a configuration file may be a secret.
 """
@@ -25,8 +26,8 @@ def pointer(*parts: str | int) -> str:
 class Note:
     """``column`` names the field of ``ServerEntry`` that the note is about, if it is about one.
 
-    ``entry``: the JSON pointer of the server entry that the note is about; empty for the file as a whole.
-    ``is_unknown_key``: the key was parked because the format does not have it.
+    ``entry``: the JSON pointer of the server entry that the note is about; empty for the file as a
+    whole. ``is_unknown_key``: the key was parked because the format does not have it.
     """
 
     action: Action
@@ -48,7 +49,8 @@ class Note:
 
 
 class FileInvalid(ConfigInvalid):
-    """The file as a whole cannot be read: not its syntax, too large, or no known format. Holds the reason as a note."""
+    """The file as a whole cannot be read: not its syntax, too large, or no known format. Holds the
+    reason as a note."""
 
     def __init__(self, file: str, sentence: str, *, at: str = "", remedy: str) -> None:
         self.note = Note("refused", file, at, sentence, remedy)
@@ -63,15 +65,23 @@ class Report:
         self.notes: list[Note] = []
         self.entry = ""  # of the entry that is being read: set by whoever reads entries
 
-    def add(self, action: Action, at: str, sentence: str, remedy: str = "", *, column: str = "") -> None:
-        """Note what became of the value at the JSON pointer ``at``; the sentence must not quote it."""
+    def add(
+        self, action: Action, at: str, sentence: str, remedy: str = "", *, column: str = ""
+    ) -> None:
+        """Note what became of the value at the JSON pointer ``at``; the sentence must not quote
+        it."""
         self.notes.append(Note(action, self.file, at, sentence, remedy, column, self.entry))
 
     def park_unknown_key(self, at: str) -> None:
         """Note that the format does not have the key at ``at``."""
-        sentence = "This site does not know this key. It writes the key back to files of the same format."
-        self.notes.append(Note("parked", self.file, at, sentence, entry=self.entry, is_unknown_key=True))
+        sentence = (
+            "This site does not know this key. It writes the key back to files of the same format."
+        )
+        self.notes.append(
+            Note("parked", self.file, at, sentence, entry=self.entry, is_unknown_key=True)
+        )
 
     def refuse(self, at: str, sentence: str, remedy: str) -> None:
-        """Note that the value at ``at`` cannot be used; an import with such a note writes nothing."""
+        """Note that the value at ``at`` cannot be used; an import with such a note writes
+        nothing."""
         self.add("refused", at, sentence, remedy)

@@ -1,7 +1,8 @@
-"""``opencode.json`` in its two published versions, and the older shape with ``command`` and ``args``.
+"""``opencode.json`` in its two published versions, and the older shape with ``command`` and
+``args``.
 
-Version 1 holds the servers directly under ``mcp``, version 2 under ``mcp.servers``. The rest of the file is opencode's
-own and is kept as it stands.
+Version 1 holds the servers directly under ``mcp``, version 2 under ``mcp.servers``. The rest of the
+file is opencode's own and is kept as it stands.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ _V1 = Keys(
     timeout="one",
     oauth=OauthKeys(
         "oauth",
-        {"client_id": "clientId", "client_secret": "clientSecret", "scopes": "scope", "redirect_uri": "redirectUri"},
+        {
+            "client_id": "clientId",
+            "client_secret": "clientSecret",
+            "scopes": "scope",
+            "redirect_uri": "redirectUri",
+        },
         scopes_as_text=True,
         may_be_off=True,
     ),
@@ -47,7 +53,12 @@ _V2 = replace(
     timeout="two",
     oauth=OauthKeys(
         "oauth",
-        {"client_id": "client_id", "client_secret": "client_secret", "scopes": "scope", "redirect_uri": "redirect_uri"},
+        {
+            "client_id": "client_id",
+            "client_secret": "client_secret",
+            "scopes": "scope",
+            "redirect_uri": "redirect_uri",
+        },
         scopes_as_text=True,
         may_be_off=True,
     ),
@@ -55,8 +66,8 @@ _V2 = replace(
 
 
 def is_version_2(data: JsonObject) -> bool:
-    """Whether the servers stand under ``mcp.servers``; a version 1 server could be named "servers", hence the look
-    inside.
+    """Whether the servers stand under ``mcp.servers``; a version 1 server could be named "servers",
+    hence the look inside.
     """
     servers = data["mcp"].get("servers") if isinstance(data.get(ROOT), dict) else None
     return isinstance(servers, dict) and all(isinstance(entry, dict) for entry in servers.values())
@@ -89,7 +100,9 @@ def read_v2(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT], report)
     mcp = object_at(data, ROOT, report)
     inner = park_root(mcp, ["servers"], report, f"/{ROOT}")
-    entries, switches = _parted(object_at(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report)
+    entries, switches = _parted(
+        object_at(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report
+    )
     inner = replace(inner, keys={**inner.keys, **({"servers": switches} if switches else {})})
     servers = read_servers(_V2, entries, f"/{ROOT}/servers", report)
     whole = replace(parked, spelling={ROOT: inner.to_json()})
@@ -103,25 +116,38 @@ def _files(servers: tuple[ServerEntry, ...], family: str) -> Iterator[JsonObject
     for server in servers:
         for found in server.parked_for(family).spelling.get("placeholders", {}).values():
             kinds += found
-    for path in dict.fromkeys(kind.removeprefix("file:") for kind in kinds if kind.startswith("file:")):
+    for path in dict.fromkeys(
+        kind.removeprefix("file:") for kind in kinds if kind.startswith("file:")
+    ):
         about = f"Content of the file {path}"
-        yield {"id": file_credential(path), "type": "promptString", "description": about, "password": True}
+        yield {
+            "id": file_credential(path),
+            "type": "promptString",
+            "description": about,
+            "password": True,
+        }
 
 
 def _parted(entries: JsonObject, at: str, report: Report) -> tuple[JsonObject, JsonObject]:
-    """The entries, and apart from them those that only switch a server which another file describes."""
+    """The entries, and apart from them those that only switch a server which another file
+    describes."""
     switches = {
         key: entry
         for key, entry in entries.items()
         if isinstance(entry, dict) and entry and entry.keys() <= {"enabled", "disabled"}
     }
     for key in switches:
-        report.add("parked", at + pointer(key), "It enables or disables a server of another file, and adds no server.")
+        report.add(
+            "parked",
+            at + pointer(key),
+            "It enables or disables a server of another file, and adds no server.",
+        )
     return {key: entry for key, entry in entries.items() if key not in switches}, switches
 
 
 def write(document: Document, *, keys: Keys) -> Written:
-    """The document as a file of the version that ``keys`` are for; what it has no place for is reported."""
+    """The document as a file of the version that ``keys`` are for; what it has no place for is
+    reported."""
     report = Report(FILE)
     report_left_out(document, report, written=["inputs"])
     parked = document.parked_for(keys.family)
@@ -133,7 +159,21 @@ def write(document: Document, *, keys: Keys) -> Written:
     return Written(compose(parked, {**fresh, ROOT: mcp}, {}), tuple(report.notes))
 
 
-OPENCODE = Format("opencode", "opencode (version 1)", FILE, "opencode", recognise_v1, read_v1, partial(write, keys=_V1))
+OPENCODE = Format(
+    "opencode",
+    "opencode (version 1)",
+    FILE,
+    "opencode",
+    recognise_v1,
+    read_v1,
+    partial(write, keys=_V1),
+)
 OPENCODE2 = Format(
-    "opencode2", "opencode (version 2)", FILE, "opencode2", recognise_v2, read_v2, partial(write, keys=_V2)
+    "opencode2",
+    "opencode (version 2)",
+    FILE,
+    "opencode2",
+    recognise_v2,
+    read_v2,
+    partial(write, keys=_V2),
 )

@@ -1,8 +1,8 @@
 """Placeholders: every host's spelling to ours and back.
 
-Ours: ``${VAR}``, ``${VAR:-default}``, ``${cred:NAME}``, ``${workspace}``, ``${home}``. Reading remembers each
-spelling that writing would not choose by itself, so that a file comes back as it was; only the kinds of placeholders
-are remembered, never the text around them.
+Ours: ``${VAR}``, ``${VAR:-default}``, ``${cred:NAME}``, ``${workspace}``, ``${home}``. Reading
+remembers each spelling that writing would not choose by itself, so that a file comes back as it
+was; only the kinds of placeholders are remembered, never the text around them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _HOST_NAMES = {ours: theirs for theirs, ours in _FOLDERS.items()}
 _READ = re.compile(
     r"\$\{(?:(?P<kind>env|input|cred):(?P<named>[^{}\s:]+)|(?P<plain>[A-Za-z_]\w*)(?P<default>:-[^}]*)?)\}"
 )
-_READ_BRACE = re.compile(r"\{env:(?P<brace>[A-Za-z_]\w*)\}|\{file:(?P<file>[^{}]+)\}|" + _READ.pattern)
+_READ_BRACE = re.compile(
+    r"\{env:(?P<brace>[A-Za-z_]\w*)\}|\{file:(?P<file>[^{}]+)\}|" + _READ.pattern
+)
 _OURS = re.compile(r"\$\{(?:cred:(?P<cred>[^{}\s:]+)|(?P<name>[^{}\s:$]+)(?P<default>:-[^}]*)?)\}")
 _FOREIGN = re.compile(r"\$\{[^}\s]*:[^}]*\}|\{(?:env|file):[^}]*\}|\{\{[^{}]+\}\}")
 # What a shell or a host fills in; in a command line it may be meant for the program itself.
@@ -30,7 +32,8 @@ _FILE_KIND = "file:"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one host writes placeholders. ``variable``: plain ``${X}``, env ``${env:X}``, brace ``{env:X}``."""
+    """How one host writes placeholders. ``variable``: plain ``${X}``, env ``${env:X}``, brace
+    ``{env:X}``."""
 
     variable: str = "plain"
     defaults: bool = True
@@ -45,7 +48,8 @@ OURS = Dialect(ours=True)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``text`` in our spelling; ``kinds`` when the host's own spelling must be remembered; ``foreign`` if unknown ones stay."""
+    """``text`` in our spelling; ``kinds`` when the host's own spelling must be remembered;
+    ``foreign`` if unknown ones stay."""
 
     text: str
     changed: bool
@@ -70,12 +74,16 @@ def read(text: str, dialect: Dialect) -> Reading:
 
 
 def is_foreign(text: str) -> bool:
-    """Whether it holds a placeholder that nothing here fills in. A text of several words may be a program's script."""
-    return bool(_FOREIGN.search(text)) or bool(_FOREIGN_VALUE.search(text) and not _SCRIPT.search(text))
+    """Whether it holds a placeholder that nothing here fills in. A text of several words may be a
+    program's script."""
+    return bool(_FOREIGN.search(text)) or bool(
+        _FOREIGN_VALUE.search(text) and not _SCRIPT.search(text)
+    )
 
 
 def file_credential(path: str) -> str:
-    """The name of the credential that stands for the content of a file on the machine of the host."""
+    """The name of the credential that stands for the content of a file on the machine of the
+    host."""
     return "file-" + re.sub(r"[^A-Za-z0-9.]+", "-", path).strip(".-")[-50:].strip(".-")
 
 
@@ -103,7 +111,8 @@ class Rendering:
 
 
 def write(text: str, dialect: Dialect, kinds: Sequence[str] = ()) -> Rendering:
-    """Our text as the host writes it; ``kinds`` are those that ``read`` remembered, used while they still fit."""
+    """Our text as the host writes it; ``kinds`` are those that ``read`` remembered, used while they
+    still fit."""
     lost: list[str] = []
     found = list(_OURS.finditer(text))
     chosen = iter(kinds) if len(kinds) == len(found) else None
@@ -118,7 +127,8 @@ def write(text: str, dialect: Dialect, kinds: Sequence[str] = ()) -> Rendering:
 
 
 def _spell(match: re.Match[str], dialect: Dialect, kind: str) -> tuple[str, str]:
-    """One placeholder as the host writes it, or as the file had it (``kind``); and what is lost by that."""
+    """One placeholder as the host writes it, or as the file had it (``kind``); and what is lost by
+    that."""
     cred, name, default = match.group("cred", "name", "default")
     if dialect.none and not kind:
         return match.group(), "this host does not replace placeholders"
@@ -128,7 +138,11 @@ def _spell(match: re.Match[str], dialect: Dialect, kind: str) -> tuple[str, str]
         return _spell_folder(name, dialect, kind)
     if default and not kind and not dialect.defaults:
         return _VARIABLE[dialect.variable](name), "this host does not support default values"
-    return (match.group(), "") if default else (_VARIABLE.get(kind, _VARIABLE[dialect.variable])(name), "")
+    return (
+        (match.group(), "")
+        if default
+        else (_VARIABLE.get(kind, _VARIABLE[dialect.variable])(name), "")
+    )
 
 
 def _spell_credential(name: str, dialect: Dialect, kind: str) -> tuple[str, str]:
@@ -136,7 +150,10 @@ def _spell_credential(name: str, dialect: Dialect, kind: str) -> tuple[str, str]
         return f"{{{kind}}}", ""
     if kind == "input" or (not kind and dialect.inputs):
         return f"${{input:{name}}}", ""
-    return f"${{cred:{name}}}", "" if dialect.ours or kind else "only Slipsnisse can insert a stored credential"
+    return (
+        f"${{cred:{name}}}",
+        "" if dialect.ours or kind else "only Slipsnisse can insert a stored credential",
+    )
 
 
 def _spell_folder(name: str, dialect: Dialect, kind: str) -> tuple[str, str]:
@@ -157,9 +174,11 @@ _VARIABLE: Mapping[str, Callable[[str], str]] = {
 def expand(
     text: str, values: Mapping[str, str], later: Callable[[str], bool] = lambda name: False
 ) -> tuple[str, tuple[str, ...]]:
-    """Replace ``${VAR}``, ``${workspace}`` and ``${home}`` found in ``values``; also names what was not found.
+    """Replace ``${VAR}``, ``${workspace}`` and ``${home}`` found in ``values``; also names what was
+    not found.
 
-    Credentials stay, and the variables that ``later`` names, for they are looked up when the server is started.
+    Credentials stay, and the variables that ``later`` names, for they are looked up when the server
+    is started.
     """
     missing: list[str] = []
 
@@ -178,7 +197,8 @@ def expand(
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text holds no secret itself: only placeholders without default, perhaps after a scheme's name."""
+    """Whether the text holds no secret itself: only placeholders without default, perhaps after a
+    scheme's name."""
     if any(match.group("default") for match in _OURS.finditer(text)):
         return False
     rest, count = _OURS.subn("", text)

@@ -1,8 +1,8 @@
 """Secrets of a document become references to variables before it is written to a file.
 
-Every literal value of ``env`` and ``headers`` counts as a secret; elsewhere the name of the key or flag decides. Each
-becomes ``${VAR}``, so that the file works again once the variable is set, and each is reported. Values that are
-references already stay.
+Every literal value of ``env`` and ``headers`` counts as a secret; elsewhere the name of the key or
+flag decides. Each becomes ``${VAR}``, so that the file works again once the variable is set, and
+each is reported. Values that are references already stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mcpregistry.domain.text.secret_names import is_secret_name
 
 
 def variable(*words: str) -> str:
-    """A name for the environment variable that shall hold a value, from the words that name its place."""
+    """A name for the environment variable that shall hold a value, from the words that name its
+    place."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(words)).strip("_").upper()
     return name if name[:1].isalpha() else f"VALUE_{name}"
 
@@ -31,7 +32,9 @@ def redact(document: Document, file: str) -> tuple[Document, Report]:
     plain = replace(
         document,
         servers=servers,
-        expert_tools=tuple(_tool(tool, index, report) for index, tool in enumerate(document.expert_tools)),
+        expert_tools=tuple(
+            _tool(tool, index, report) for index, tool in enumerate(document.expert_tools)
+        ),
         providers=_plain(dict(document.providers), ("providers",), report),
         inputs=tuple(_input(item, report) for item in document.inputs),
         parked=_parked(document.parked, (), report),
@@ -39,14 +42,16 @@ def redact(document: Document, file: str) -> tuple[Document, Report]:
     return plain, report
 
 
-# In an expert tool these hold schemas and names of others, so a secret-looking key there means no secret.
+# In an expert tool these hold schemas and names of others, so a secret-looking key there means no
+# secret.
 _NO_VALUES = ("arguments", "output_schema", "internal_tools")
 
 
 def _tool(tool: JsonObject, index: int, report: Report) -> JsonObject:
     place = ("tools", str(index))
     return {
-        key: value if key in _NO_VALUES else _plain({key: value}, place, report)[key] for key, value in tool.items()
+        key: value if key in _NO_VALUES else _plain({key: value}, place, report)[key]
+        for key, value in tool.items()
     }
 
 
@@ -64,7 +69,10 @@ def _server(server: ServerEntry, report: Report) -> ServerEntry:
     if oauth and oauth.client_secret:
         name = variable(key, "client_secret")
         oauth = replace(
-            oauth, client_secret=_reference(oauth.client_secret, name, (key, "client_secret"), report, "oauth")
+            oauth,
+            client_secret=_reference(
+                oauth.client_secret, name, (key, "client_secret"), report, "oauth"
+            ),
         )
     return replace(
         server,
@@ -81,7 +89,9 @@ def _own_name(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else variable(name)
 
 
-def _reference(value: str, name: str, place: tuple[str, ...], report: Report, column: str = "") -> str:
+def _reference(
+    value: str, name: str, place: tuple[str, ...], report: Report, column: str = ""
+) -> str:
     if is_reference(value):
         return value
     report.add(
@@ -105,7 +115,9 @@ def _command(server: ServerEntry, report: Report) -> tuple[str, ...]:
 
 def _word(place: tuple[str, ...], before: str, word: str, report: Report) -> str:
     for span in reversed(secrets_in_word(before, word)):
-        value = _reference(word[span.start : span.end], variable(place[0], span.name), place, report, place[1])
+        value = _reference(
+            word[span.start : span.end], variable(place[0], span.name), place, report, place[1]
+        )
         word = f"{word[: span.start]}{value}{word[span.end :]}"
     return word
 
@@ -119,16 +131,26 @@ def _input(item: JsonObject, report: Report) -> JsonObject:
     """A prompt's default is a secret when the prompt is for a password."""
     if not item.get("password") or not item.get("default"):
         return item
-    report.add("translated", pointer("inputs", item["id"], "default"), "The default of a password is not written.")
+    report.add(
+        "translated",
+        pointer("inputs", item["id"], "default"),
+        "The default of a password is not written.",
+    )
     return {key: value for key, value in item.items() if key != "default"}
 
 
-def _parked(parked: Mapping[str, Parked], place: tuple[str, ...], report: Report) -> dict[str, Parked]:
-    return {family: replace(item, keys=_plain(dict(item.keys), place, report)) for family, item in parked.items()}
+def _parked(
+    parked: Mapping[str, Parked], place: tuple[str, ...], report: Report
+) -> dict[str, Parked]:
+    return {
+        family: replace(item, keys=_plain(dict(item.keys), place, report))
+        for family, item in parked.items()
+    }
 
 
 def _plain(data: Json, place: tuple[str, ...], report: Report) -> Json:
-    """Plain data with every text under a secret-looking key, or inside ``env`` and ``headers``, replaced."""
+    """Plain data with every text under a secret-looking key, or inside ``env`` and ``headers``,
+    replaced."""
     if isinstance(data, list):
         return [_plain(item, (*place, str(index)), report) for index, item in enumerate(data)]
     if not isinstance(data, dict):

@@ -1,9 +1,9 @@
 """The Slipsnisse file, YAML or JSON: ``mcps`` and the expert ``tools`` that use them.
 
-Strict reading gives exactly the verdicts of ``schemas/slipsnisse.schema.json`` (draft-07), which has no closed object:
-unknown keys are legal and kept. The extended variant also has remote servers, model providers, fallbacks and limits
-per tool. Beyond the schema: tools are unique, their names legal for MCP, they use only servers of the same file, and
-no provider's key stands in it.
+Strict reading gives exactly the verdicts of ``schemas/slipsnisse.schema.json`` (draft-07), which
+has no closed object: unknown keys are legal and kept. The extended variant also has remote servers,
+model providers, fallbacks and limits per tool. Beyond the schema: tools are unique, their names
+legal for MCP, they use only servers of the same file, and no provider's key stands in it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,23 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 def input_schema(arguments: Json) -> JsonObject:
     """The JSON Schema of a tool's input from either notation of ``arguments``.
 
-    ``{type: object, properties: {…}}`` is a schema already. Otherwise it maps names to schemas or to type names, and
-    every name is required that has no ``default`` and no ``optional: true``.
+    ``{type: object, properties: {…}}`` is a schema already. Otherwise it maps names to schemas or
+    to type names, and every name is required that has no ``default`` and no ``optional: true``.
     """
     if not isinstance(arguments, dict):
         return {"type": "object", "properties": {}}
     if arguments.get("type") == "object" and isinstance(arguments.get("properties"), dict):
         return arguments
-    plain = {name: {"type": item} if isinstance(item, str) else item for name, item in arguments.items()}
+    plain = {
+        name: {"type": item} if isinstance(item, str) else item for name, item in arguments.items()
+    }
     required = [name for name, item in plain.items() if not _may_be_absent(item)]
     properties = {name: _without_optional(item) for name, item in plain.items()}
-    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+    return {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+    }
 
 
 def _may_be_absent(item: Json) -> bool:
@@ -77,31 +83,49 @@ def read(data: JsonObject, path: str, *, variant: Variant) -> Document:
     if not extended:
         _note_extended_keys(data["tools"], report)
     return Document(
-        servers, expert_tools=tuple(data["tools"]), model_providers=providers, parked={keys.family: parked},
+        servers,
+        expert_tools=tuple(data["tools"]),
+        model_providers=providers,
+        parked={keys.family: parked},
         notes=tuple(report.notes),
-    )  # fmt: skip
+    )
 
 
 def _hint(data: JsonObject, path: str, variant: Variant) -> tuple[Note, ...]:
     if variant == "slipsnisse" and not verdict(data, path, "slipsnisse-extended"):
-        return (Note("refused", path, "", "The file is only valid in the extended format.", "Use --extended."),)
+        return (
+            Note(
+                "refused",
+                path,
+                "",
+                "The file is only valid in the extended format.",
+                "Use --extended.",
+            ),
+        )
     return ()
 
 
 def _check_tools(data: JsonObject, report: Report) -> None:
     names: set[str] = set()
     for index, tool in enumerate(data["tools"]):
-        at, name = pointer("tools", index), tool["name"]
+        at = pointer("tools", index)
+        name = tool["name"]
         if not _TOOL_NAME.fullmatch(name):
             report.refuse(
-                at + "/name", "MCP does not allow this name.", "Use 1 to 128 of the characters A-Z a-z 0-9 _ . and -."
+                at + "/name",
+                "MCP does not allow this name.",
+                "Use 1 to 128 of the characters A-Z a-z 0-9 _ . and -.",
             )
         if name in names:
             report.refuse(at + "/name", "Another tool has the same name.", "Rename one of them.")
         for server in tool["internal_tools"]:
             if server not in data["mcps"]:
                 place = at + pointer("internal_tools", server)
-                report.refuse(place, "No server with this name is under mcps.", "Add the server, or correct the name.")
+                report.refuse(
+                    place,
+                    "No server with this name is under mcps.",
+                    "Add the server, or correct the name.",
+                )
         names.add(name)
 
 
@@ -120,7 +144,9 @@ def _note_extended_keys(tools: list[JsonObject], report: Report) -> None:
 
 def _check_providers(providers: JsonObject, report: Report) -> None:
     """Keys and secret headers are references: a file lies about, is copied and mailed."""
-    remedy = "Replace it with ${VARIABLE} or ${cred:NAME}, or leave it out and enter it in the admin."
+    remedy = (
+        "Replace it with ${VARIABLE} or ${cred:NAME}, or leave it out and enter it in the admin."
+    )
     for name, provider in providers.items():
         at = pointer("providers", name)
         if not is_reference(provider.get("key", "")):
@@ -136,13 +162,17 @@ def write(document: Document, *, variant: Variant) -> Written:
     report = Report(FILE)
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
     extended = variant == "slipsnisse-extended"
-    report_left_out(document, report, written=["expert_tools", *(["model_providers"] if extended else [])])
+    report_left_out(
+        document, report, written=["expert_tools", *(["model_providers"] if extended else [])]
+    )
     servers = write_servers(keys, document.servers, "/mcps", report)
     must: JsonObject = {"mcps": servers, "tools": _tools(document, variant, report)}
     providers = _without_keys(document.model_providers, report) if extended else {}
     if providers:
         must["providers"] = providers
-    data = compose(document.parked_for(keys.family), must, {"providers": providers} if extended else {})
+    data = compose(
+        document.parked_for(keys.family), must, {"providers": providers} if extended else {}
+    )
     return Written(data, (*report.notes, *verdict(data, FILE, variant)))
 
 
@@ -150,15 +180,23 @@ def _without_keys(providers: Mapping[str, JsonObject], report: Report) -> JsonOb
     """A key that another format has written out stays where it was taken to."""
     written = {}
     for name, entry in providers.items():
-        written[name] = {key: value for key, value in entry.items() if key != "key" or is_reference(value)}
+        written[name] = {
+            key: value for key, value in entry.items() if key != "key" or is_reference(value)
+        }
         if written[name] != entry:
             at = pointer("providers", name, "key")
-            report.add("parked", at, "The key of a provider is not written to files.", column="model_providers")
+            report.add(
+                "parked",
+                at,
+                "The key of a provider is not written to files.",
+                column="model_providers",
+            )
     return written
 
 
 def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObject]:
-    """The expert tools whose servers are all written; a reader of the file would refuse the others."""
+    """The expert tools whose servers are all written; a reader of the file would refuse the
+    others."""
     known = {server.key for server in document.servers}
     more = tool_keys("slipsnisse-extended") - tool_keys(variant)
     tools: list[JsonObject] = []
@@ -167,12 +205,22 @@ def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObj
         if missing:
             sentence = f"The tool is left out, because the server {missing[0]} is not exported."
             report.add(
-                "parked", pointer("tools", index), sentence, "Export this server as well.", column="expert_tools"
+                "parked",
+                pointer("tools", index),
+                sentence,
+                "Export this server as well.",
+                column="expert_tools",
             )
             continue
         for key in tool.keys() & more:
             sentence = "Only the extended format supports this key."
-            report.add("parked", pointer("tools", index, key), sentence, "Use --extended.", column="expert_tools")
+            report.add(
+                "parked",
+                pointer("tools", index, key),
+                sentence,
+                "Use --extended.",
+                column="expert_tools",
+            )
         tools.append(dict(tool))
     return tools
 
@@ -180,7 +228,13 @@ def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObj
 def _format(variant: Variant, title: str) -> Format:
     found = recognise if variant == "slipsnisse" else (lambda data, path: False)
     return Format(
-        variant, title, FILE, "slipsnisse", found, partial(read, variant=variant), partial(write, variant=variant)
+        variant,
+        title,
+        FILE,
+        "slipsnisse",
+        found,
+        partial(read, variant=variant),
+        partial(write, variant=variant),
     )
 
 

@@ -1,8 +1,9 @@
 """Text to plain data and back, for files that people write by hand and strangers send.
 
-JSON may hold comments and trailing commas. YAML is read by the JSON-like core rules of YAML 1.2 (``on`` and ``12:30``
-are text), with no tags, no objects. Both refuse repeated keys, more than ``MAX_BYTES``, deep nesting, aliases that
-multiply, NaN, and text that a database cannot hold (NUL, lone surrogates). Errors name the place, never a value.
+JSON may hold comments and trailing commas. YAML is read by the JSON-like core rules of YAML 1.2
+(``on`` and ``12:30`` are text), with no tags, no objects. Both refuse repeated keys, more than
+``MAX_BYTES``, deep nesting, aliases that multiply, NaN, and text that a database cannot hold (NUL,
+lone surrogates). Errors name the place, never a value.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ _bounds: ContextVar[tuple[int, int]] = ContextVar("bounds", default=(MAX_BYTES, 
 # Strings first, so that comment marks inside them are left alone.
 # Atomic groups keep the scan linear, whatever a stranger sends.
 _COMMENT = r"//[^\n]*|/\*.*?(?:\*/|\Z)"
-_JSON_TOKENS = re.compile(rf'"(?>[^"\\\n]+|\\.)*+"?|{_COMMENT}|,(?=(?>\s+|{_COMMENT})*+[}}\]])', re.DOTALL)
+_JSON_TOKENS = re.compile(
+    rf'"(?>[^"\\\n]+|\\.)*+"?|{_COMMENT}|,(?=(?>\s+|{_COMMENT})*+[}}\]])', re.DOTALL
+)
 
 
 def load(raw: bytes, file: str) -> JsonObject:
-    """The object at the root of a JSON, YAML or TOML file. The name's ending decides which, else how the text looks.
+    """The object at the root of a JSON, YAML or TOML file. The name's ending decides which, else
+    how the text looks.
 
     Raises ``FileInvalid`` with the place of whatever is wrong.
     """
@@ -43,7 +47,9 @@ def load(raw: bytes, file: str) -> JsonObject:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FileInvalid(file, f"Byte {error.start} is not UTF-8.", remedy="Save the file as UTF-8.") from None
+        raise FileInvalid(
+            file, f"Byte {error.start} is not UTF-8.", remedy="Save the file as UTF-8."
+        ) from None
     data = _load(text, file)
     _check(data, file)
     if not isinstance(data, dict):
@@ -53,12 +59,18 @@ def load(raw: bytes, file: str) -> JsonObject:
             found = "a list"
         else:
             found = "a single value"
-        raise FileInvalid(file, f"The top level of the file must be an object, but it is {found}.", remedy=_ROOT_REMEDY)
+        raise FileInvalid(
+            file,
+            f"The top level of the file must be an object, but it is {found}.",
+            remedy=_ROOT_REMEDY,
+        )
     return data
 
 
 _SPLIT = "Split the file into several files."
-_ROOT_REMEDY = "Write an object of servers at the root, for example mcpServers, in JSON, YAML or TOML."
+_ROOT_REMEDY = (
+    "Write an object of servers at the root, for example mcpServers, in JSON, YAML or TOML."
+)
 
 
 def is_toml(raw: bytes, file: str) -> bool:
@@ -77,12 +89,14 @@ def wider(most_bytes: int, most_values: int) -> Iterator[None]:
 
 
 def without_comments(text: str) -> str:
-    """JSON in place of JSON with comments and trailing commas; every place in it stays what it was."""
+    """JSON in place of JSON with comments and trailing commas; every place in it stays what it
+    was."""
     return _JSON_TOKENS.sub(_blank, text)
 
 
 def fits(data: Json, *, below: int = 0) -> bool:
-    """Whether a file of ours could hold this value, ``below`` levels under its root, and be read again."""
+    """Whether a file of ours could hold this value, ``below`` levels under its root, and be read
+    again."""
     for _ in range(below):
         data = [data]
     try:
@@ -93,7 +107,8 @@ def fits(data: Json, *, below: int = 0) -> bool:
 
 
 def dump(data: JsonObject, *, as_yaml: bool = False) -> str:
-    """A file's data as text: JSON with two spaces, or YAML that both YAML 1.1 and 1.2 read alike."""
+    """A file's data as text: JSON with two spaces, or YAML that both YAML 1.1 and 1.2 read
+    alike."""
     if as_yaml:
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
@@ -120,17 +135,24 @@ def _is_yaml(text: str, file: str) -> bool:
 
 
 def _check(data: Json, file: str) -> None:
-    """Bounds that hold for both languages: depth, number of values, storable text, no repeated key."""
+    """Bounds that hold for both languages: depth, number of values, storable text, no repeated
+    key."""
     for count, (path, value) in enumerate(_walk(data)):
         if count > _bounds.get()[1]:
-            raise FileInvalid(file, f"The file contains more than {_bounds.get()[1]} values.", remedy=_SPLIT)
+            raise FileInvalid(
+                file, f"The file contains more than {_bounds.get()[1]} values.", remedy=_SPLIT
+            )
         if len(path) > MAX_DEPTH:
             raise _too_deep(file)
         if isinstance(value, _Repeated):
             at = pointer(*path, value.key)
-            raise FileInvalid(file, "The key appears twice.", at=at, remedy="Remove or rename one of them.")
+            raise FileInvalid(
+                file, "The key appears twice.", at=at, remedy="Remove or rename one of them."
+            )
         if isinstance(value, float) and not math.isfinite(value):
-            raise FileInvalid(file, "The number is too large.", at=pointer(*path), remedy="Write it in quotes.")
+            raise FileInvalid(
+                file, "The number is too large.", at=pointer(*path), remedy="Write it in quotes."
+            )
         if isinstance(value, str):
             texts = [value]
         elif isinstance(value, dict):
@@ -158,7 +180,9 @@ def _storable(text: str) -> bool:
 
 
 def _too_deep(file: str) -> FileInvalid:
-    return FileInvalid(file, f"The file has more than {MAX_DEPTH} levels of nesting.", remedy="Reduce the nesting.")
+    return FileInvalid(
+        file, f"The file has more than {MAX_DEPTH} levels of nesting.", remedy="Reduce the nesting."
+    )
 
 
 class _Repeated(dict[str, Any]):
@@ -189,21 +213,28 @@ def _no_constant(name: str) -> Json:
 
 def _load_json(text: str, file: str) -> Json:
     try:
-        return json.loads(without_comments(text), object_pairs_hook=_pairs, parse_constant=_no_constant)
+        return json.loads(
+            without_comments(text), object_pairs_hook=_pairs, parse_constant=_no_constant
+        )
     except json.JSONDecodeError as error:
         where = f"Line {error.lineno}, column {error.colno}: {error.msg}."
         raise FileInvalid(
-            file, where, remedy="Correct the JSON at this place. Comments and trailing commas are allowed."
+            file,
+            where,
+            remedy="Correct the JSON at this place. Comments and trailing commas are allowed.",
         ) from None
     except RecursionError:
         raise _too_deep(file) from None
     except ValueError:
         sentence = "A number is NaN, infinite or too long."
-        raise FileInvalid(file, sentence, remedy="Write an ordinary number, or put it in quotes.") from None
+        raise FileInvalid(
+            file, sentence, remedy="Write an ordinary number, or put it in quotes."
+        ) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """Builds YAML's nodes only, typing plain scalars by the core rules of YAML 1.2, within limits."""
+    """Builds YAML's nodes only, typing plain scalars by the core rules of YAML 1.2, within
+    limits."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     depth = 0
@@ -216,7 +247,8 @@ class _Loader(yaml.SafeLoader):
             raise RecursionError
         if self.count > 2 * _bounds.get()[1]:  # keys are nodes too
             raise _YamlRefused(
-                problem="more values than a configuration file can contain", problem_mark=self.get_mark()
+                problem="more values than a configuration file can contain",
+                problem_mark=self.get_mark(),
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -242,12 +274,17 @@ _CORE = {
     "null": (r"~|null|Null|NULL|", "~nN\0"),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    "float": (r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
-}  # fmt: skip
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
 for _name, (_pattern, _first) in _CORE.items():
     _starts = ["" if char == "\0" else char for char in _first]
     for _side in (_Loader, _Dumper):
-        _side.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(rf"(?:{_pattern})\Z"), _starts)
+        _side.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_name}", re.compile(rf"(?:{_pattern})\Z"), _starts
+        )
 
 
 class _YamlRefused(yaml.MarkedYAMLError):
@@ -263,7 +300,9 @@ class _Plain:
     def value(self, node: yaml.Node, depth: int = 0) -> Json:
         self.count += 1
         if self.count > _bounds.get()[1]:
-            raise _YamlRefused(problem="aliases expand to too many values", problem_mark=node.start_mark)
+            raise _YamlRefused(
+                problem="aliases expand to too many values", problem_mark=node.start_mark
+            )
         if depth > MAX_DEPTH:
             raise RecursionError
         if isinstance(node, yaml.MappingNode) and node.tag.endswith(":map"):
@@ -279,7 +318,9 @@ class _Plain:
             if key.value == "<<" and key.style is None:
                 merged |= self._merge(item, depth)
             elif key.tag != "tag:yaml.org,2002:str":
-                raise _YamlRefused(problem="a key is not text; write it in quotes", problem_mark=key.start_mark)
+                raise _YamlRefused(
+                    problem="a key is not text; write it in quotes", problem_mark=key.start_mark
+                )
             else:
                 pairs.append((key.value, self.value(item, depth + 1)))
         data = _pairs(pairs)
@@ -293,13 +334,16 @@ class _Plain:
         for part in reversed(parts):  # the first one named wins
             data = self.value(part, depth + 1)
             if not isinstance(data, dict):
-                raise _YamlRefused(problem="<< must refer to a mapping", problem_mark=part.start_mark)
+                raise _YamlRefused(
+                    problem="<< must refer to a mapping", problem_mark=part.start_mark
+                )
             merged |= data
         return merged
 
 
 def _scalar(node: yaml.Node) -> Json:
-    kind, text = node.tag.removeprefix("tag:yaml.org,2002:"), str(node.value)
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    text = str(node.value)
     if kind == "str":
         return text
     if kind == "null":
@@ -310,7 +354,11 @@ def _scalar(node: yaml.Node) -> Json:
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
     if kind == "float" and "n" not in text.lower():
         return float(text)
-    problem = "a number is NaN, infinite or too long" if kind in ("int", "float") else "tags are not allowed"
+    problem = (
+        "a number is NaN, infinite or too long"
+        if kind in ("int", "float")
+        else "tags are not allowed"
+    )
     raise _YamlRefused(problem=problem, problem_mark=node.start_mark)
 
 
@@ -324,10 +372,14 @@ def _load_yaml(text: str, file: str) -> Json:
         mark = error.problem_mark or error.context_mark
         where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = error.problem if isinstance(error, _YamlRefused) else _own_words(error)
-        raise FileInvalid(file, f"{where}{problem}.", remedy="Correct the YAML at this place.") from None
+        raise FileInvalid(
+            file, f"{where}{problem}.", remedy="Correct the YAML at this place."
+        ) from None
     except yaml.YAMLError:
         raise FileInvalid(
-            file, "The file is not valid YAML.", remedy="Check the file for control characters and tabs."
+            file,
+            "The file is not valid YAML.",
+            remedy="Check the file for control characters and tabs.",
         ) from None
 
 

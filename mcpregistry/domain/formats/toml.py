@@ -10,12 +10,15 @@ from typing import Any
 from mcpregistry.domain.formats.document import Json, JsonObject
 from mcpregistry.domain.formats.notes import FileInvalid
 
-_TABLE = re.compile(r"\[\[?\s*[A-Za-z0-9_-]+(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*'))*\s*\]\]?\s*(?:#.*)?")
+_TABLE = re.compile(
+    r"\[\[?\s*[A-Za-z0-9_-]+(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*'))*\s*\]\]?\s*(?:#.*)?"
+)
 _VALUE = re.compile(r"[A-Za-z0-9_.-]+\s*=\s*(?:[\"'\[{]|[-+]?\d|true\b|false\b).*")
 
 
 def is_toml(text: str) -> bool:
-    """Whether the first line with content is a table or an assignment of TOML. JSON and YAML have no such line."""
+    """Whether the first line with content is a table or an assignment of TOML. JSON and YAML have
+    no such line."""
     for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             return bool(_TABLE.fullmatch(line.strip()) or _VALUE.fullmatch(line.strip()))
@@ -23,7 +26,8 @@ def is_toml(text: str) -> bool:
 
 
 def load_toml(text: str, file: str) -> JsonObject:
-    """The root of a TOML file; its dates and times become text. Raises FileInvalid, which quotes no value."""
+    """The root of a TOML file; its dates and times become text. Raises FileInvalid, which quotes no
+    value."""
     try:
         return {key: _plain(value) for key, value in tomllib.loads(text).items()}
     except tomllib.TOMLDecodeError as error:
@@ -31,7 +35,9 @@ def load_toml(text: str, file: str) -> JsonObject:
         sentence = f"The file is not valid TOML {place[0] if place else ''}".rstrip() + "."
         raise FileInvalid(file, sentence, remedy="Correct the TOML at this place.") from None
     except RecursionError:
-        raise FileInvalid(file, "The file is nested too deeply.", remedy="Reduce the nesting.") from None
+        raise FileInvalid(
+            file, "The file is nested too deeply.", remedy="Reduce the nesting."
+        ) from None
 
 
 def _plain(value: Any) -> Json:
@@ -45,6 +51,9 @@ def _plain(value: Any) -> Json:
 def place(pointer: str) -> str:
     """A JSON pointer as TOML writes the place: ``[mcp_servers.git] command``."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    table, rest = parts[:2], parts[2:]
-    named = ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in table)
+    table = parts[:2]
+    rest = parts[2:]
+    named = ".".join(
+        part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"' for part in table
+    )
     return f"[{named}] {'.'.join(rest)}".rstrip() if table else pointer

@@ -14,7 +14,8 @@ from mcpregistry.domain.formats.notes import Note, Report, pointer
 
 @cache
 def schema(name: str) -> JsonObject:
-    """The JSON Schema (draft-07) of that name under ``schemas/``, also for others to validate with."""
+    """The JSON Schema (draft-07) of that name under ``schemas/``, also for others to validate
+    with."""
     text = files(__package__).joinpath("schemas", f"{name}.schema.json").read_text("utf-8")
     return dict(json.loads(text))
 
@@ -33,7 +34,8 @@ def verdict(data: Json, path: str, name: str = "slipsnisse") -> tuple[Note, ...]
 
 
 def _in_words(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
-    """Sentence and remedy. The validator's own message is not used: it quotes the value, which may be a secret."""
+    """Sentence and remedy. The validator's own message is not used: it quotes the value, which may
+    be a secret."""
     facts = error.kind.as_dict()
     match error.kind.name:
         case "required":
@@ -41,9 +43,15 @@ def _in_words(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
         case "type":
             return f"The value is not of type {' or '.join(facts['types'])}.", "Correct the value."
         case "enum":
-            return "The value is not one of the choices.", f"Choose one of {', '.join(map(str, facts['options']))}."
+            return (
+                "The value is not one of the choices.",
+                f"Choose one of {', '.join(map(str, facts['options']))}.",
+            )
         case "anyOf":
-            return "The server needs command and args, or a url.", "Add the command that starts it, or its address."
+            return (
+                "The server needs command and args, or a url.",
+                "Add the command that starts it, or its address.",
+            )
         case "additionalProperties":
             names = ", ".join(map(str, facts["unexpected"]))
             return f"These keys are not known: {names}.", "Correct or remove them."

@@ -9,7 +9,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, ServerEntry, Written
+from mcpregistry.domain.formats.document import (
+    Document,
+    Json,
+    JsonObject,
+    Parked,
+    ServerEntry,
+    Written,
+)
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
@@ -43,7 +50,9 @@ def recognise(data: JsonObject, path: str) -> bool:
         return False
     entries = [entry for entry in servers.values() if isinstance(entry, dict)]
     typed = any("type" in entry for entry in entries)
-    is_dispatch = path.replace("\\", "/").endswith(".dispatch/mcp.json") or any("transport" in each for each in entries)
+    is_dispatch = path.replace("\\", "/").endswith(".dispatch/mcp.json") or any(
+        "transport" in each for each in entries
+    )
     return "inputs" in data or typed or not is_dispatch
 
 
@@ -57,7 +66,9 @@ def read(data: JsonObject, path: str) -> Document:
     parked = park_root(data, [ROOT, "inputs", *more], report)
     inputs = tuple(_inputs(_given(data), report))
     servers = read_servers(KEYS, object_at(data, ROOT, report), f"/{ROOT}", report)
-    document = Document(servers, inputs=inputs, parked={KEYS.family: parked}, notes=tuple(report.notes))
+    document = Document(
+        servers, inputs=inputs, parked={KEYS.family: parked}, notes=tuple(report.notes)
+    )
     return document.joined(_other_root(data, path)) if more else document
 
 
@@ -74,7 +85,8 @@ def _marked(server: ServerEntry) -> ServerEntry:
 
 
 def read_block(block: JsonObject, path: str, at: str) -> Document:
-    """A part of another file of VS Code that holds ``servers`` and ``inputs``, at this JSON pointer."""
+    """A part of another file of VS Code that holds ``servers`` and ``inputs``, at this JSON
+    pointer."""
     report = Report(path)
     inputs = tuple(_inputs(_given(block), report, at))
     servers = read_servers(KEYS, object_at(block, ROOT, report, at=at), f"{at}/{ROOT}", report)
@@ -92,10 +104,14 @@ def _inputs(inputs: Json, report: Report, within: str = "") -> Iterator[JsonObje
     for index, item in enumerate(inputs):
         at = within + pointer("inputs", index)
         if not isinstance(item, dict) or not isinstance(item.get("id"), str):
-            report.refuse(at, "The input needs an id.", 'Write it as {"id": "…", "type": "promptString"}.')
+            report.refuse(
+                at, "The input needs an id.", 'Write it as {"id": "…", "type": "promptString"}.'
+            )
         elif slug(item["id"]) != item["id"]:
             report.refuse(
-                at + "/id", "The id is not a valid name for a credential.", "Use letters, digits, dots and dashes."
+                at + "/id",
+                "The id is not a valid name for a credential.",
+                "Use letters, digits, dots and dashes.",
             )
         else:
             report.add("translated", at, f"Becomes the credential {item['id']}. Enter its value.")
@@ -121,7 +137,10 @@ def write(document: Document) -> Written:
 
 def _is_under_other_root(server: ServerEntry, parked: Parked) -> bool:
     """Whether it was read from ``mcpServers`` of a file that had both roots."""
-    return OTHER_ROOT in parked.order and server.parked_for(KEYS.family).spelling.get("root") == OTHER_ROOT
+    return (
+        OTHER_ROOT in parked.order
+        and server.parked_for(KEYS.family).spelling.get("root") == OTHER_ROOT
+    )
 
 
 def _prompted(data: Json) -> Iterator[str]:

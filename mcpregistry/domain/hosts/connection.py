@@ -1,4 +1,5 @@
-"""What a host has to be told, whatever host it is: which endpoint, as which agent, and the way there."""
+"""What a host has to be told, whatever host it is: which endpoint, as which agent, and the way
+there."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ _DEFAULT_ENDPOINT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Over stdio ``command`` is the whole command line of ``runmcp``, over HTTP ``url`` is the endpoint's address.
+    """Over stdio ``command`` is the whole command line of ``runmcp``, over HTTP ``url`` is the
+    endpoint's address.
 
-    ``endpoint`` empty: that of the directory in which the host starts ``runmcp --workspace``. ``key`` names the entry in the host's file. ``token`` empty: the host reads it from ``SLIPSNISSE_TOKEN``.
+    ``endpoint`` empty: that of the directory in which the host starts ``runmcp --workspace``.
+    ``key`` names the entry in the host's file. ``token`` empty: the host reads it from
+    ``SLIPSNISSE_TOKEN``.
     """
 
     key: str
@@ -33,7 +37,8 @@ class Connection:
 
 
 def key_for(endpoint: str) -> str:
-    """The name of an endpoint's entry: short, because hosts put it before the name of each tool. Empty: see ``Connection``."""
+    """The name of an endpoint's entry: short, because hosts put it before the name of each tool.
+    Empty: see ``Connection``."""
     if not endpoint:
         return _KEY_OF_WORKSPACE
     return _KEY if endpoint == _DEFAULT_ENDPOINT else f"{_KEY}-{endpoint}"
@@ -42,7 +47,8 @@ def key_for(endpoint: str) -> str:
 def command_line(python: str, manage: str, endpoint: str, agent: str) -> tuple[str, ...]:
     """The command that a host starts; both paths are absolute, for it may start it anywhere.
 
-    ``endpoint`` empty: that of the directory. ``agent`` may be empty then: that of the directory's workspace.
+    ``endpoint`` empty: that of the directory. ``agent`` may be empty then: that of the directory's
+    workspace.
     """
     if not endpoint:
         return (python, manage, "runmcp", "--workspace", *(("--agent", agent) if agent else ()))
@@ -50,7 +56,8 @@ def command_line(python: str, manage: str, endpoint: str, agent: str) -> tuple[s
 
 
 def said_in(words: Sequence[str], option: str, default: str) -> str:
-    """What ``--endpoint`` or ``--agent`` says on such a command line, as the command would take it."""
+    """What ``--endpoint`` or ``--agent`` says on such a command line, as the command would take
+    it."""
     for at, word in enumerate(words):
         if word == option and at + 1 < len(words):
             return words[at + 1]

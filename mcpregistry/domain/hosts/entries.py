@@ -16,9 +16,10 @@ Entry = dict[str, Any]
 class Spelling:
     """The names that a host gives to the parts of an entry.
 
-    ``url`` empty: its file knows no remote servers. ``variable`` is how it names a variable of its environment, with
-    ``{}`` for the name; empty if it cannot. ``whole_command``: command and arguments are one list. ``always`` stands in every
-    entry; ``at_first`` too, until somebody says otherwise.
+    ``url`` empty: its file knows no remote servers. ``variable`` is how it names a variable of its
+    environment, with ``{}`` for the name; empty if it cannot. ``whole_command``: command and
+    arguments are one list. ``always`` stands in every entry; ``at_first`` too, until somebody says
+    otherwise.
     """
 
     url: str = "url"
@@ -31,14 +32,22 @@ class Spelling:
     at_first: Mapping[str, Any] = field(default_factory=dict)
 
     def entry(self, connection: Connection) -> Entry:
-        """What stands in the file for this connection. Raises ``ConfigInvalid`` where the file cannot say it."""
+        """What stands in the file for this connection. Raises ``ConfigInvalid`` where the file
+        cannot say it."""
         if connection.http:
             return self._remote(connection)
-        return self._typed(self.stdio_type) | self._command(connection.command) | self._env(connection) | self._fixed()
+        return (
+            self._typed(self.stdio_type)
+            | self._command(connection.command)
+            | self._env(connection)
+            | self._fixed()
+        )
 
     def read(self, entry: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str], str, str]:
-        """Command line, environment, address and ``Authorization`` header of an entry that somebody has written."""
-        command, env = entry.get("command"), entry.get(self.env)
+        """Command line, environment, address and ``Authorization`` header of an entry that somebody
+        has written."""
+        command = entry.get("command")
+        env = entry.get(self.env)
         if isinstance(command, list):
             words = command
         elif command:
@@ -46,16 +55,36 @@ class Spelling:
         else:
             words = []
         headers: Mapping[str, Any] = next(
-            (entry[name] for name in ("headers", "http_headers") if isinstance(entry.get(name), dict)), {}
+            (
+                entry[name]
+                for name in ("headers", "http_headers")
+                if isinstance(entry.get(name), dict)
+            ),
+            {},
         )
-        url = next((entry[name] for name in (self.url, "url") if isinstance(entry.get(name), str)), "")
-        texts = {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
+        url = next(
+            (entry[name] for name in (self.url, "url") if isinstance(entry.get(name), str)), ""
+        )
+        texts = (
+            {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
+        )
         return tuple(map(str, words)), texts, url, str(headers.get("Authorization", ""))
 
     def keys(self) -> frozenset[str]:
         """What we may write in an entry; all else there is somebody else's, and is kept."""
         return frozenset(
-            {"type", "command", "args", self.env, self.url, "url", "headers", *self.always, *self.at_first} - {""}
+            {
+                "type",
+                "command",
+                "args",
+                self.env,
+                self.url,
+                "url",
+                "headers",
+                *self.always,
+                *self.at_first,
+            }
+            - {""}
         )
 
     def _remote(self, connection: Connection) -> Entry:
@@ -64,7 +93,12 @@ class Spelling:
                 "The configuration file of this host can only list local programs.",
                 remedy="Choose stdio, and run the host on the same machine as this site.",
             )
-        return self._typed(self.http_type) | {self.url: connection.url} | self._headers(connection) | self._fixed()
+        return (
+            self._typed(self.http_type)
+            | {self.url: connection.url}
+            | self._headers(connection)
+            | self._fixed()
+        )
 
     def _headers(self, connection: Connection) -> Entry:
         token = connection.token or self.variable.format(BEARER_VARIABLE)
@@ -76,7 +110,11 @@ class Spelling:
         return {"headers": {"Authorization": f"Bearer {token}"}}
 
     def _command(self, words: tuple[str, ...]) -> Entry:
-        return {"command": [*words]} if self.whole_command else {"command": words[0], "args": [*words[1:]]}
+        return (
+            {"command": [*words]}
+            if self.whole_command
+            else {"command": words[0], "args": [*words[1:]]}
+        )
 
     def _env(self, connection: Connection) -> Entry:
         return {self.env: dict(connection.env)} if connection.env else {}

@@ -1,6 +1,7 @@
 """The entries of a host's file, and its text with one of them put in or taken out.
 
-Whatever way the text is changed, both texts are read and compared: all else must say what it said, or nothing is returned.
+Whatever way the text is changed, both texts are read and compared: all else must say what it said,
+or nothing is returned.
 """
 
 from __future__ import annotations
@@ -19,25 +20,33 @@ _MARK = "\ufeff"  # some editors of Windows begin a file with it
 
 
 def entries(host: Host, text: str, file: str) -> dict[str, dict[str, Any]]:
-    """The servers that stand in the file, by name. Raises ``FileInvalid`` for a file that cannot be read."""
+    """The servers that stand in the file, by name. Raises ``FileInvalid`` for a file that cannot be
+    read."""
     servers = _LANGUAGES[host.language].parse(text.removeprefix(_MARK), file).get(host.section, {})
     if not isinstance(servers, dict):
         raise FileInvalid(
-            file, "This value is not an object.", at=pointer(host.section), remedy="Replace it with {}, or remove it."
+            file,
+            "This value is not an object.",
+            at=pointer(host.section),
+            remedy="Replace it with {}, or remove it.",
         )
     return {key: entry for key, entry in servers.items() if isinstance(entry, dict)}
 
 
-def with_entry(host: Host, text: str, key: str, entry: dict[str, Any], file: str, *, own: Collection[str] = ()) -> str:
-    """The text with this entry. What somebody has added to the one that stood there (a time limit, say) stays, and so do
-    variables for the program, but for those that are our ``own``.
+def with_entry(
+    host: Host, text: str, key: str, entry: dict[str, Any], file: str, *, own: Collection[str] = ()
+) -> str:
+    """The text with this entry. What somebody has added to the one that stood there (a time limit,
+    say) stays, and so do variables for the program, but for those that are our ``own``.
     """
     language, mark, body = _split(host, text)
     data = language.parse(body, file)
     merged = _merged(host, entries(host, body, file).get(key, {}), entry, own)
     expected = copy.deepcopy(data)
     expected.setdefault(host.section, {})[key] = merged
-    return mark + _held(language, language.put(body, (host.section, key), merged, file), expected, file)
+    return mark + _held(
+        language, language.put(body, (host.section, key), merged, file), expected, file
+    )
 
 
 def without_entry(host: Host, text: str, key: str, file: str) -> str:
@@ -48,8 +57,11 @@ def without_entry(host: Host, text: str, key: str, file: str) -> str:
     expected = copy.deepcopy(language.parse(body, file))
     del expected[host.section][key]
     if not expected[host.section] and host.language == "toml":
-        del expected[host.section]  # the table was there by this entry alone, or has a header of its own
-    return mark + _held(language, language.drop(body, (host.section, key), file), expected, file, empty=host.section)
+        # the table was there by this entry alone, or has a header of its own
+        del expected[host.section]
+    return mark + _held(
+        language, language.drop(body, (host.section, key), file), expected, file, empty=host.section
+    )
 
 
 def new_file(host: Host, key: str, entry: dict[str, Any]) -> str:
@@ -62,19 +74,26 @@ def _split(host: Host, text: str) -> tuple[ModuleType, str, str]:
     return _LANGUAGES[host.language], mark, text.removeprefix(_MARK)
 
 
-def _merged(host: Host, before: dict[str, Any], entry: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """Ours first, then what is not ours. What somebody has narrowed of what we only begin with stays as well."""
+def _merged(
+    host: Host, before: dict[str, Any], entry: dict[str, Any], own: Collection[str]
+) -> dict[str, Any]:
+    """Ours first, then what is not ours. What somebody has narrowed of what we only begin with
+    stays as well."""
     ours = host.spelling.keys()
     rest = {key: value for key, value in before.items() if key not in ours}
     name = host.spelling.env
     if isinstance(before.get(name), dict) and name in entry:
-        theirs = {variable: value for variable, value in before[name].items() if variable not in own}
+        theirs = {
+            variable: value for variable, value in before[name].items() if variable not in own
+        }
         entry = entry | {name: theirs | entry[name]}
     begun = {key: before[key] for key in host.spelling.at_first if key in before}
     return entry | begun | rest
 
 
-def _held(language: ModuleType, text: str, expected: dict[str, Any], file: str, *, empty: str = "") -> str:
+def _held(
+    language: ModuleType, text: str, expected: dict[str, Any], file: str, *, empty: str = ""
+) -> str:
     """The text, if it says what is expected; a section ``empty`` may be left without entries."""
     try:
         said = language.parse(text, file)
@@ -84,7 +103,8 @@ def _held(language: ModuleType, text: str, expected: dict[str, Any], file: str, 
         del said[empty]
     if said != expected:
         raise FileInvalid(
-            file, "The entry cannot be changed without changing other parts of the file.",
+            file,
+            "The entry cannot be changed without changing other parts of the file.",
             remedy="Add the entry yourself: connect --dry-run shows it. The file was not changed.",
-        )  # fmt: skip
+        )
     return text

@@ -1,7 +1,8 @@
-"""Changing one member of a JSON file, and nothing else of its text: order, comments, spaces and commas stay.
+"""Changing one member of a JSON file, and nothing else of its text: order, comments, spaces and
+commas stay.
 
-A host's settings are somebody's own file, often written by hand. So text is cut and put in at the one place; what comes
-out is read again by ``entry_file`` and compared.
+A host's settings are somebody's own file, often written by hand. So text is cut and put in at the
+one place; what comes out is read again by ``entry_file`` and compared.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from mcpregistry.domain.formats.text import without_comments
 Json = Any
 
 # Atomic and possessive, so that the scan is linear whatever stands in the file.
-_TOKEN = re.compile(r'"(?>[^"\\]+|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\]:,]|[^\s{}\[\]:,"/]+', re.DOTALL)
+_TOKEN = re.compile(
+    r'"(?>[^"\\]+|\\.)*+"|//[^\n]*|/\*.*?\*/|[{}\[\]:,]|[^\s{}\[\]:,"/]+', re.DOTALL
+)
 
 
 class _Member(NamedTuple):
-    """``start`` is where its key begins, ``value`` and ``end`` are where its value lies; ``comma`` behind it, or -1."""
+    """``start`` is where its key begins, ``value`` and ``end`` are where its value lies; ``comma``
+    behind it, or -1."""
 
     key: str
     start: int
@@ -41,25 +45,36 @@ class _Object(NamedTuple):
 
 
 def parse(text: str, file: str) -> dict[str, Json]:
-    """The object that the text says; an empty file is an empty object. Raises ``FileInvalid``, which quotes nothing."""
+    """The object that the text says; an empty file is an empty object. Raises ``FileInvalid``,
+    which quotes nothing."""
     try:
         data = json.loads(without_comments(text)) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "one of the values"
+        where = (
+            f"line {error.lineno}"
+            if isinstance(error, json.JSONDecodeError)
+            else "one of the values"
+        )
         raise FileInvalid(
-            file, f"The file is not valid JSON: see {where}.", remedy="Correct the file first. It was not changed."
+            file,
+            f"The file is not valid JSON: see {where}.",
+            remedy="Correct the file first. It was not changed.",
         ) from None
     if not isinstance(data, dict):
-        raise FileInvalid(file, "The root is not an object.", remedy="Correct the file first. It was not changed.")
+        raise FileInvalid(
+            file, "The root is not an object.", remedy="Correct the file first. It was not changed."
+        )
     return data
 
 
 def put(text: str, path: Sequence[str], value: Json, file: str) -> str:
-    """The text with this value at the end of ``path``, whose objects are made where they are not there yet."""
+    """The text with this value at the end of ``path``, whose objects are made where they are not
+    there yet."""
     text = text if text.strip() else "{}\n"
     parent = _object(text, text.index("{", _start(text)))
     for depth, key in enumerate(path):
-        member, rest = parent.member(key), path[depth + 1 :]
+        member = parent.member(key)
+        rest = path[depth + 1 :]
         if member is None:
             return _inserted(text, parent, key, _nested(rest, value))
         if not rest:
@@ -88,7 +103,10 @@ def drop(text: str, path: Sequence[str], file: str) -> str:
 def _inner(text: str, member: _Member, path: Sequence[str], file: str) -> _Object:
     if text[member.value] != "{":
         raise FileInvalid(
-            file, "This value is not an object.", at=pointer(*path), remedy="Replace it with {}, or remove it."
+            file,
+            "This value is not an object.",
+            at=pointer(*path),
+            remedy="Replace it with {}, or remove it.",
         )
     return _object(text, member.value)
 
@@ -106,9 +124,12 @@ def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _object(text: str, opening: int) -> _Object:
-    """The members of the object that begins here. The text was parsed before, so its syntax is right."""
+    """The members of the object that begins here. The text was parsed before, so its syntax is
+    right."""
     members: list[_Member] = []
-    depth, key, value = 0, None, -1
+    depth = 0
+    key = None
+    value = -1
     for piece, start, end in _tokens(text, opening):
         closes = piece in ("}", "]")
         if piece in ("{", "["):
@@ -127,7 +148,8 @@ def _object(text: str, opening: int) -> _Object:
             value = start if value < 0 else value
             if depth == 1:
                 members.append(_Member(*key, value, end))
-                key, value = None, -1
+                key = None
+                value = -1
     raise ValueError("the object has no end")
 
 
@@ -139,7 +161,8 @@ def _nested(path: Sequence[str], value: Json) -> Json:
 
 def _inserted(text: str, parent: _Object, key: str, value: Json) -> str:
     """As the last member; comments behind the last one so far stay with that."""
-    outer, newline = _margin(text, parent.opening), _newline(text)
+    outer = _margin(text, parent.opening)
+    newline = _newline(text)
     first = parent.members[0].start if parent.members else -1
     alone = first >= 0 and not text[_line(text, first) : first].strip()
     margin = _margin(text, first) if alone else outer + _step(text)
@@ -149,16 +172,28 @@ def _inserted(text: str, parent: _Object, key: str, value: Json) -> str:
     trailing = bool(parent.members) and parent.members[-1].comma >= 0
     comma = "," if parent.members and not trailing else ""
     closing = behind if "\n" in behind else newline + outer
-    member = f"{newline}{margin}{json.dumps(key, ensure_ascii=False)}: {_written(value, margin, text)}"
-    return text[:end] + comma + text[end:last] + member + (trailing * ",") + closing + text[parent.closing :]
+    member = (
+        f"{newline}{margin}{json.dumps(key, ensure_ascii=False)}: {_written(value, margin, text)}"
+    )
+    return (
+        text[:end]
+        + comma
+        + text[end:last]
+        + member
+        + (trailing * ",")
+        + closing
+        + text[parent.closing :]
+    )
 
 
 def _cut(text: str, parent: _Object, member: _Member) -> str:
     """Without the member, its comma, and its lines where nothing else stands on them."""
     end = member.comma + 1 if member.comma >= 0 else member.end
-    start, line_end = member.start, text.find("\n", end) + 1
+    start = member.start
+    line_end = text.find("\n", end) + 1
     if line_end and not text[end:line_end].strip() and not text[_line(text, start) : start].strip():
-        start, end = _line(text, start), line_end
+        start = _line(text, start)
+        end = line_end
     at = parent.members.index(member)
     if member.comma >= 0 or at == 0:
         return text[:start] + text[end:]

@@ -21,9 +21,11 @@ PLACEHOLDER = "PUT-THE-TOKEN-HERE"  # for hosts whose file cannot name a variabl
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """``text`` goes into the file, whose path is given for each system. ``refused``: why this host cannot go this way.
+    """``text`` goes into the file, whose path is given for each system. ``refused``: why this host
+    cannot go this way.
 
-    ``link`` and ``command`` have the host add the entry itself; ``written``: whether ``manage.py connect`` can.
+    ``link`` and ``command`` have the host add the entry itself; ``written``: whether ``manage.py
+    connect`` can.
     """
 
     slug: str
@@ -40,7 +42,8 @@ class Panel:
 
 
 def panel(slug: str, connection: Connection) -> Panel:
-    """What is shown for the host or program of this name. Raises ``KeyError`` for a name that is in neither table."""
+    """What is shown for the host or program of this name. Raises ``KeyError`` for a name that is in
+    neither table."""
     if slug in PROGRAMS:
         return _program(PROGRAMS[slug], connection)
     host = HOSTS[slug]
@@ -72,6 +75,12 @@ def _host(host: Host, connection: Connection, text: str) -> Panel:
 
 def _program(program: Program, connection: Connection) -> Panel:
     try:
-        return Panel(program.slug, program.title, program.text(connection), {"File": program.file}, after=program.after)
+        return Panel(
+            program.slug,
+            program.title,
+            program.text(connection),
+            {"File": program.file},
+            after=program.after,
+        )
     except SlipsnisseError as error:
         return Panel(program.slug, program.title, refused=str(error))

@@ -11,7 +11,8 @@ SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``~`` is the person's folder. ``variable``: the environment variable that names another folder for the file."""
+    """``~`` is the person's folder. ``variable``: the environment variable that names another
+    folder for the file."""
 
     linux: str
     macos: str
@@ -35,7 +36,12 @@ class Places:
 
 def everywhere(below_home: str, variable: str = "") -> Places:
     """The same path below the person's folder on every system."""
-    return Places(f"~/{below_home}", f"~/{below_home}", "%USERPROFILE%\\" + below_home.replace("/", "\\"), variable)
+    return Places(
+        f"~/{below_home}",
+        f"~/{below_home}",
+        "%USERPROFILE%\\" + below_home.replace("/", "\\"),
+        variable,
+    )
 
 
 def per_system(below: str) -> Places:

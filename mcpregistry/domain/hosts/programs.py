@@ -1,4 +1,5 @@
-"""What a program of one's own needs to reach an endpoint: the SDKs in Python and TypeScript, and curl."""
+"""What a program of one's own needs to reach an endpoint: the SDKs in Python and TypeScript, and
+curl."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A way to call from code. ``file`` is the name of a file that the text goes into; ``after`` runs it."""
+    """A way to call from code. ``file`` is the name of a file that the text goes into; ``after``
+    runs it."""
 
     slug: str
     title: str
@@ -24,19 +26,23 @@ class Program:
 def _python(connection: Connection) -> str:
     if not connection.http:
         return _PYTHON_STDIO.format(
-            command=_quoted(connection.command[0]), args=json.dumps(connection.command[1:], ensure_ascii=False),
+            command=_quoted(connection.command[0]),
+            args=json.dumps(connection.command[1:], ensure_ascii=False),
             env=json.dumps(dict(connection.env), ensure_ascii=False),
-        )  # fmt: skip
+        )
     token = _quoted(connection.token) if connection.token else f'os.environ["{BEARER_VARIABLE}"]'
-    return _PYTHON_HTTP.format(url=_quoted(connection.url), token=token, os="" if connection.token else "import os\n")
+    return _PYTHON_HTTP.format(
+        url=_quoted(connection.url), token=token, os="" if connection.token else "import os\n"
+    )
 
 
 def _typescript(connection: Connection) -> str:
     if not connection.http:
         return _TYPESCRIPT_STDIO.format(
-            command=_quoted(connection.command[0]), args=json.dumps(connection.command[1:], ensure_ascii=False),
+            command=_quoted(connection.command[0]),
+            args=json.dumps(connection.command[1:], ensure_ascii=False),
             env=json.dumps(dict(connection.env), ensure_ascii=False),
-        )  # fmt: skip
+        )
     token = connection.token or f"${{process.env.{BEARER_VARIABLE}}}"
     return _TYPESCRIPT_HTTP.format(url=_quoted(connection.url), header=f"`Bearer {token}`")
 
@@ -127,11 +133,20 @@ curl -sS '{url}' \\
 PROGRAMS = {
     program.slug: program
     for program in (
-        Program("python", "Python (MCP SDK)", "example.py", "pip install mcp, then: python example.py", _python),
         Program(
-            "typescript", "TypeScript (MCP SDK)", "example.mjs",
-            "npm install @modelcontextprotocol/sdk, then: node example.mjs", _typescript,
+            "python",
+            "Python (MCP SDK)",
+            "example.py",
+            "pip install mcp, then: python example.py",
+            _python,
+        ),
+        Program(
+            "typescript",
+            "TypeScript (MCP SDK)",
+            "example.mjs",
+            "npm install @modelcontextprotocol/sdk, then: node example.mjs",
+            _typescript,
         ),
         Program("curl", "curl", "a terminal", "The answer lists the tools.", _curl),
     )
-}  # fmt: skip
+}

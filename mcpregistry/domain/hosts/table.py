@@ -1,4 +1,5 @@
-"""The hosts that are known, one row each. docs/hosts.md says with which versions the rows were tried."""
+"""The hosts that are known, one row each. docs/hosts.md says with which versions the rows were
+tried."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ _INPUT = "slipsnisse-token"
 class Host:
     """One host. ``section`` is the key in its file below which servers stand by name.
 
-    ``project``: the file in a project's folder that it reads as well; empty if there is none. ``link`` makes an address
-    that has the host add the entry itself, ``command`` a line of its own that does; neither ever holds a token.
-    ``after``: what a person does once the entry stands there.
+    ``project``: the file in a project's folder that it reads as well; empty if there is none.
+    ``link`` makes an address that has the host add the entry itself, ``command`` a line of its own
+    that does; neither ever holds a token. ``after``: what a person does once the entry stands
+    there.
     """
 
     slug: str
@@ -40,7 +42,8 @@ class Host:
     command: Callable[[Connection], str] | None = None
 
     def entry(self, connection: Connection) -> Entry:
-        """What stands below ``section``. Raises ``ConfigInvalid`` where the host's file cannot say it."""
+        """What stands below ``section``. Raises ``ConfigInvalid`` where the host's file cannot say
+        it."""
         return self.spelling.entry(connection)
 
 
@@ -52,9 +55,16 @@ def _cursor_link(connection: Connection) -> str:
 
 def _vscode_link(connection: Connection) -> str:
     """VS Code asks its person for the token, and keeps it with its own secrets."""
-    entry: Entry = {"name": connection.key} | VSCODE.entry(replace(connection, token=f"${{input:{_INPUT}}}"))
+    entry: Entry = {"name": connection.key} | VSCODE.entry(
+        replace(connection, token=f"${{input:{_INPUT}}}")
+    )
     if connection.http:
-        asked = {"type": "promptString", "id": _INPUT, "description": "Token of Slipsnisse", "password": True}
+        asked = {
+            "type": "promptString",
+            "id": _INPUT,
+            "description": "Token of Slipsnisse",
+            "password": True,
+        }
         entry["inputs"] = [asked]
     return f"vscode:mcp/install?{quote(json.dumps(entry, separators=(',', ':')), safe='')}"
 
@@ -64,72 +74,161 @@ def _claude_command(connection: Connection) -> str:
     if connection.http:
         token = CLAUDE_CODE.entry(replace(connection, token=""))["headers"]["Authorization"]
         return shlex.join(
-            [*words, "--transport", "http", connection.key, connection.url, "--header", f"Authorization: {token}"]
+            [
+                *words,
+                "--transport",
+                "http",
+                connection.key,
+                connection.url,
+                "--header",
+                f"Authorization: {token}",
+            ]
         )
-    variables = [word for name, value in connection.env.items() for word in ("--env", f"{name}={value}")]
+    variables = [
+        word for name, value in connection.env.items() for word in ("--env", f"{name}={value}")
+    ]
     return shlex.join([*words, connection.key, *variables, "--", *connection.command])
 
 
 CLAUDE_CODE = Host(
-    "claude-code", "Claude Code", everywhere(".claude.json", "CLAUDE_CONFIG_DIR"), "mcpServers",
-    Spelling(stdio_type="stdio", http_type="http"), "Check with: claude mcp list. In a running session: /mcp.",
-    project=".mcp.json", command=_claude_command,
-)  # fmt: skip
+    "claude-code",
+    "Claude Code",
+    everywhere(".claude.json", "CLAUDE_CONFIG_DIR"),
+    "mcpServers",
+    Spelling(stdio_type="stdio", http_type="http"),
+    "Check with: claude mcp list. In a running session: /mcp.",
+    project=".mcp.json",
+    command=_claude_command,
+)
 CLAUDE_DESKTOP = Host(
-    "claude-desktop", "Claude Desktop", per_system("Claude/claude_desktop_config.json"), "mcpServers", Spelling(url=""),
+    "claude-desktop",
+    "Claude Desktop",
+    per_system("Claude/claude_desktop_config.json"),
+    "mcpServers",
+    Spelling(url=""),
     "Quit Claude Desktop completely and start it again.",
-)  # fmt: skip
+)
 CURSOR = Host(
-    "cursor", "Cursor", everywhere(".cursor/mcp.json"), "mcpServers", Spelling(variable="${{env:{}}}"),
-    "Open Cursor's settings, Tools & MCP, and switch the server on.", project=".cursor/mcp.json", link=_cursor_link,
-)  # fmt: skip
+    "cursor",
+    "Cursor",
+    everywhere(".cursor/mcp.json"),
+    "mcpServers",
+    Spelling(variable="${{env:{}}}"),
+    "Open Cursor's settings, Tools & MCP, and switch the server on.",
+    project=".cursor/mcp.json",
+    link=_cursor_link,
+)
 VSCODE = Host(
-    "vscode", "VS Code", per_system("Code/User/mcp.json"), "servers",
+    "vscode",
+    "VS Code",
+    per_system("Code/User/mcp.json"),
+    "servers",
     Spelling(variable="${{env:{}}}", stdio_type="stdio", http_type="http"),
-    "Run “MCP: List Servers” in the command palette and start the server.", project=".vscode/mcp.json", link=_vscode_link,
-)  # fmt: skip
+    "Run “MCP: List Servers” in the command palette and start the server.",
+    project=".vscode/mcp.json",
+    link=_vscode_link,
+)
 CODEX = Host(
-    "codex", "Codex", everywhere(".codex/config.toml", "CODEX_HOME"), "mcp_servers", CodexSpelling(always={"required": True}),
+    "codex",
+    "Codex",
+    everywhere(".codex/config.toml", "CODEX_HOME"),
+    "mcp_servers",
+    CodexSpelling(always={"required": True}),
     "Check with: codex mcp list. With “required”, Codex waits for the tools; otherwise it waits only one second.",
-    project=".codex/config.toml", language="toml",
-)  # fmt: skip
+    project=".codex/config.toml",
+    language="toml",
+)
 GEMINI = Host(
-    "gemini", "Gemini CLI", everywhere(".gemini/settings.json"), "mcpServers", Spelling(url="httpUrl"),
-    "Check with: gemini mcp list. Gemini CLI starts servers only in folders that you trust.", project=".gemini/settings.json",
-)  # fmt: skip
+    "gemini",
+    "Gemini CLI",
+    everywhere(".gemini/settings.json"),
+    "mcpServers",
+    Spelling(url="httpUrl"),
+    "Check with: gemini mcp list. Gemini CLI starts servers only in folders that you trust.",
+    project=".gemini/settings.json",
+)
 OPENCODE = Host(
-    "opencode", "opencode",
-    Places("~/.config/opencode/opencode.json", "~/.config/opencode/opencode.json", "%USERPROFILE%\\.config\\opencode\\opencode.json"),
+    "opencode",
+    "opencode",
+    Places(
+        "~/.config/opencode/opencode.json",
+        "~/.config/opencode/opencode.json",
+        "%USERPROFILE%\\.config\\opencode\\opencode.json",
+    ),
     "mcp",
-    Spelling(variable="{{env:{}}}", env="environment", stdio_type="local", http_type="remote", whole_command=True, at_first={"enabled": True}),
-    "Check with: opencode mcp list.", project="opencode.json",
-)  # fmt: skip
+    Spelling(
+        variable="{{env:{}}}",
+        env="environment",
+        stdio_type="local",
+        http_type="remote",
+        whole_command=True,
+        at_first={"enabled": True},
+    ),
+    "Check with: opencode mcp list.",
+    project="opencode.json",
+)
 COPILOT = Host(
-    "copilot", "Copilot CLI", everywhere(".copilot/mcp-config.json", "COPILOT_HOME"), "mcpServers",
-    Spelling(stdio_type="local", http_type="http", at_first={"tools": ["*"]}), "Check with: copilot mcp list.", project=".mcp.json",
-)  # fmt: skip
+    "copilot",
+    "Copilot CLI",
+    everywhere(".copilot/mcp-config.json", "COPILOT_HOME"),
+    "mcpServers",
+    Spelling(stdio_type="local", http_type="http", at_first={"tools": ["*"]}),
+    "Check with: copilot mcp list.",
+    project=".mcp.json",
+)
 QWEN = Host(
-    "qwen", "Qwen Code", everywhere(".qwen/settings.json"), "mcpServers", Spelling(url="httpUrl"),
-    "Check with: qwen mcp list.", project=".qwen/settings.json",
-)  # fmt: skip
+    "qwen",
+    "Qwen Code",
+    everywhere(".qwen/settings.json"),
+    "mcpServers",
+    Spelling(url="httpUrl"),
+    "Check with: qwen mcp list.",
+    project=".qwen/settings.json",
+)
 WINDSURF = Host(
-    "windsurf", "Windsurf", everywhere(".codeium/windsurf/mcp_config.json"), "mcpServers",
-    Spelling(url="serverUrl", variable="${{env:{}}}"), "Press Refresh in Windsurf's MCP settings.",
-)  # fmt: skip
+    "windsurf",
+    "Windsurf",
+    everywhere(".codeium/windsurf/mcp_config.json"),
+    "mcpServers",
+    Spelling(url="serverUrl", variable="${{env:{}}}"),
+    "Press Refresh in Windsurf's MCP settings.",
+)
 ZED = Host(
-    "zed", "Zed", Places("~/.config/zed/settings.json", "~/.config/zed/settings.json", "%APPDATA%\\Zed\\settings.json"),
-    "context_servers", Spelling(variable=""), "Zed reads the file as soon as it is saved; the Agent panel's settings show a green dot.",
+    "zed",
+    "Zed",
+    Places(
+        "~/.config/zed/settings.json",
+        "~/.config/zed/settings.json",
+        "%APPDATA%\\Zed\\settings.json",
+    ),
+    "context_servers",
+    Spelling(variable=""),
+    "Zed reads the file as soon as it is saved; the Agent panel's settings show a green dot.",
     project=".zed/settings.json",
-)  # fmt: skip
+)
 
 HOSTS = {
     host.slug: host
-    for host in (CLAUDE_CODE, CLAUDE_DESKTOP, CURSOR, VSCODE, CODEX, GEMINI, OPENCODE, COPILOT, QWEN, WINDSURF, ZED)
+    for host in (
+        CLAUDE_CODE,
+        CLAUDE_DESKTOP,
+        CURSOR,
+        VSCODE,
+        CODEX,
+        GEMINI,
+        OPENCODE,
+        COPILOT,
+        QWEN,
+        WINDSURF,
+        ZED,
+    )
 }
 
 
 def host_named(slug: str) -> Host:
     """The host of this name. Raises ``NotFound``, which lists all."""
     if slug not in HOSTS:
-        raise NotFound(error_texts.not_found("host", slug), remedy=f"Choose from {', '.join(HOSTS)}.")
+        raise NotFound(
+            error_texts.not_found("host", slug), remedy=f"Choose from {', '.join(HOSTS)}."
+        )
     return HOSTS[slug]

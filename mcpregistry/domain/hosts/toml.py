@@ -1,7 +1,8 @@
 """Changing one table of a TOML file, and nothing else of its text.
 
-A table is found by its header, and ends before the next header; comments right above a header belong to that one. Tables that
-are written in other ways (inline, or by dotted keys) are not found; ``entry_file`` sees that, and refuses.
+A table is found by its header, and ends before the next header; comments right above a header
+belong to that one. Tables that are written in other ways (inline, or by dotted keys) are not found;
+``entry_file`` sees that, and refuses.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from typing import Any
 from mcpregistry.domain.formats.notes import FileInvalid
 
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
-_HEADER = re.compile(rf"[ \t]*\[\[?(?P<name>(?:{_QUOTED}|[^\[\]\n=\"'])+)\]\]?[ \t]*(?:#[^\n]*)?\r?\n?\Z")
-_PART = re.compile(r"\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|'(?P<literal>[^']*)'|(?P<bare>[A-Za-z0-9_-]+))\s*(?:\.|\Z)")
+_HEADER = re.compile(
+    rf"[ \t]*\[\[?(?P<name>(?:{_QUOTED}|[^\[\]\n=\"'])+)\]\]?[ \t]*(?:#[^\n]*)?\r?\n?\Z"
+)
+_PART = re.compile(
+    r"\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|'(?P<literal>[^']*)'|(?P<bare>[A-Za-z0-9_-]+))\s*(?:\.|\Z)"
+)
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -29,7 +34,9 @@ def parse(text: str, file: str) -> dict[str, Any]:
         where = re.search(r"at line \d+", str(error))
         place = f" {where.group()}" if where else ""
         raise FileInvalid(
-            file, f"The file is not valid TOML{place}.", remedy="Correct the file first. It was not changed."
+            file,
+            f"The file is not valid TOML{place}.",
+            remedy="Correct the file first. It was not changed.",
         ) from None
 
 
@@ -38,7 +45,10 @@ def put(text: str, path: Sequence[str], value: dict[str, Any], file: str) -> str
     lines = text.splitlines(keepends=True)
     blocks = _blocks(lines, path)
     newline = "\r\n" if "\r\n" in text else "\n"
-    table = [f"[{'.'.join(map(_key, path))}]", *(f"{_key(key)} = {_value(item)}" for key, item in value.items())]
+    table = [
+        f"[{'.'.join(map(_key, path))}]",
+        *(f"{_key(key)} = {_value(item)}" for key, item in value.items()),
+    ]
     written = newline.join(table) + newline
     if not blocks:
         apart = newline if text.strip() else ""
@@ -74,13 +84,16 @@ def _blocks(lines: list[str], path: Sequence[str]) -> list[tuple[int, int]]:
 
 def _end(lines: list[str], start: int, following: int) -> int:
     """Comments and empty lines before the next header are that one's."""
-    while following > start + 1 and (not (line := lines[following - 1].strip()) or line.startswith("#")):
+    while following > start + 1 and (
+        not (line := lines[following - 1].strip()) or line.startswith("#")
+    ):
         following -= 1
     return following
 
 
 def _headers(lines: list[str]) -> list[tuple[int, tuple[str, ...]]]:
-    """The line and the name of each header. A line inside a value that goes over several is none."""
+    """The line and the name of each header. A line inside a value that goes over several is
+    none."""
     found: list[tuple[int, tuple[str, ...]]] = []
     begun = 0
     for at, line in enumerate(lines):
@@ -101,10 +114,15 @@ def _complete(text: str) -> bool:
 
 
 def _name(text: str) -> tuple[str, ...]:
-    parts, at = [], 0
+    parts = []
+    at = 0
     while at < len(text) and (match := _PART.match(text, at)):
         quoted = match["quoted"]
-        parts.append(json.loads(f'"{quoted}"') if quoted is not None else match["literal"] or match["bare"] or "")
+        parts.append(
+            json.loads(f'"{quoted}"')
+            if quoted is not None
+            else match["literal"] or match["bare"] or ""
+        )
         at = match.end()
     return tuple(parts)
 

@@ -1,4 +1,5 @@
-"""A lock: every package that an installation consists of, by version and hash; and how two locks differ."""
+"""A lock: every package that an installation consists of, by version and hash; and how two locks
+differ."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class LockRefused(ConfigInvalid):
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One package of a lock. ``hashes`` are those of all files that may stand for it; ``path`` is npm's place of it."""
+    """One package of a lock. ``hashes`` are those of all files that may stand for it; ``path`` is
+    npm's place of it."""
 
     name: str
     version: str
@@ -32,7 +34,8 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What ``npm.read`` and ``pypi.read`` make of a lock's text, with the package that was asked for."""
+    """What ``npm.read`` and ``pypi.read`` make of a lock's text, with the package that was asked
+    for."""
 
     ecosystem: Ecosystem
     package: Locked
@@ -41,7 +44,8 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one package between two locks; an empty version: it is in one of them alone."""
+    """What became of one package between two locks; an empty version: it is in one of them
+    alone."""
 
     name: str
     before: str
@@ -73,8 +77,10 @@ def check_size(text: str, packages: int = 0) -> None:
 
 
 def differences(before: Lock | None, after: Lock) -> list[Change]:
-    """Every package that is not the same in both, by name; all of them where there is no lock before."""
-    old, new = _by_name(before), _by_name(after)
+    """Every package that is not the same in both, by name; all of them where there is no lock
+    before."""
+    old = _by_name(before)
+    new = _by_name(after)
     changes = [_change(name, old.get(name, {}), new.get(name, {})) for name in sorted({*old, *new})]
     return [change for change in changes if change is not None]
 
@@ -89,4 +95,6 @@ def _by_name(lock: Lock | None) -> dict[str, dict[str, set[str]]]:
 def _change(name: str, before: dict[str, set[str]], after: dict[str, set[str]]) -> Change | None:
     if before == after:
         return None
-    return Change(name, ", ".join(sorted(before)), ", ".join(sorted(after)), hashes={*before} == {*after})
+    return Change(
+        name, ", ".join(sorted(before)), ", ".join(sorted(after)), hashes={*before} == {*after}
+    )

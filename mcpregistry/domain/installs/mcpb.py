@@ -1,6 +1,7 @@
 """Bundles (MCPB): what their ``manifest.json`` says, and the lock that is made of it.
 
-Source: the manifest's specification, https://github.com/modelcontextprotocol/mcpb/blob/main/MANIFEST.md
+Source: the manifest's specification,
+https://github.com/modelcontextprotocol/mcpb/blob/main/MANIFEST.md
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from mcpregistry.domain.installs.names import Ecosystem
 from mcpregistry.domain.text.canonical import canonical, plain
 
 FILE = "manifest.json"
-MOST_MANIFEST, MOST_WORDS, MOST_SETTINGS = 1 << 20, 200, 50
+MOST_MANIFEST = 1 << 20
+MOST_WORDS = 200
+MOST_SETTINGS = 50
 FOLDER = "${__dirname}"
 SETTING = re.compile(r"\$\{user_config\.([A-Za-z0-9_.-]{1,100})\}")
-_KEPT = ("manifest_version", "dxt_version", "name", "version", "license", "server", "user_config", "compatibility")
+_KEPT = (
+    "manifest_version",
+    "dxt_version",
+    "name",
+    "version",
+    "license",
+    "server",
+    "user_config",
+    "compatibility",
+)
 _PROGRAMS = {"node": "node", "node.exe": "node", "python": "python", "python3": "python"}
 _OTHER = re.compile(r"\$\{(?!user_config\.)[^}]*\}|\$\{user_config\.[^}]*[^A-Za-z0-9_.}-][^}]*\}")
 _TELL = "Report it to the developers of the bundle, or choose another install option."
@@ -42,9 +54,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """How the bundle's server is started. ``program``: node, python, or empty where the first word is a file of its own.
+    """How the bundle's server is started. ``program``: node, python, or empty where the first word
+    is a file of its own.
 
-    ``words``: behind the program, and ``env``: both with ``${__dirname}`` and ``${user_config.KEY}`` as they were written.
+    ``words``: behind the program, and ``env``: both with ``${__dirname}`` and
+    ``${user_config.KEY}`` as they were written.
     """
 
     name: str
@@ -60,7 +74,9 @@ class Manifest:
         """The words before the first for which a person is asked; an option goes with its value."""
         for number, word in enumerate(self.words):
             if SETTING.search(word):
-                return self.words[: number - 1 if number and self.words[number - 1].startswith("-") else number]
+                return self.words[
+                    : number - 1 if number and self.words[number - 1].startswith("-") else number
+                ]
         return self.words
 
 
@@ -75,7 +91,9 @@ def read(text: str, package: str) -> Lock:
     check_size(text)
     said = json.loads(text)
     if said["bundle"] != package:
-        raise LockRefused("The lock belongs to another bundle.", remedy="Request the installation again.")
+        raise LockRefused(
+            "The lock belongs to another bundle.", remedy="Request the installation again."
+        )
     told = manifest_of(said["manifest"])
     top = Locked(told.name, told.version, (f"sha256:{said['sha256']}",), told.licence)
     return Lock(Ecosystem.MCPB, top, (top,))
@@ -103,7 +121,9 @@ def manifest_of(said: Mapping[str, Any]) -> Manifest:
     try:
         return _manifest(said)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LockRefused("The bundle's manifest.json does not follow the bundle format.", remedy=_TELL) from error
+        raise LockRefused(
+            "The bundle's manifest.json does not follow the bundle format.", remedy=_TELL
+        ) from error
 
 
 def _manifest(said: Mapping[str, Any]) -> Manifest:
@@ -115,15 +135,22 @@ def _manifest(said: Mapping[str, Any]) -> Manifest:
         )
     platforms = said.get("compatibility", {}).get("platforms", ["linux"])
     if "linux" not in platforms:
-        raise LockRefused(f"The bundle supports only {plain(', '.join(platforms), 100)}.", remedy=_TELL)
+        raise LockRefused(
+            f"The bundle supports only {plain(', '.join(platforms), 100)}.", remedy=_TELL
+        )
     launch = server["mcp_config"]
     launch = {**launch, **launch.get("platform_overrides", {}).get("linux", {})}
     program, words = _program([_text(launch["command"]), *map(_text, launch.get("args", []))])
     env = {_text(name): _text(value) for name, value in launch.get("env", {}).items()}
     found = Manifest(
-        plain(_text(said["name"]), 200), plain(_text(said["version"]), 100), plain(str(said.get("license") or ""), 100),
-        program, words, env, _settings(said.get("user_config", {})),
-    )  # fmt: skip
+        plain(_text(said["name"]), 200),
+        plain(_text(said["version"]), 100),
+        plain(str(said.get("license") or ""), 100),
+        program,
+        words,
+        env,
+        _settings(said.get("user_config", {})),
+    )
     _check(found)
     return found
 
@@ -135,23 +162,34 @@ def _program(words: list[str]) -> tuple[str, tuple[str, ...]]:
     if first.startswith(f"{FOLDER}/"):
         return "", tuple(words)
     raise LockRefused(
-        f"The bundle starts '{plain(first, 100)}', which is not in the bundle and is not node or python.", remedy=_TELL
+        f"The bundle starts '{plain(first, 100)}', which is not in the bundle and is not node or python.",
+        remedy=_TELL,
     )
 
 
 def _check(manifest: Manifest) -> None:
     texts = [*manifest.words, *manifest.env.values(), *(each.default for each in manifest.settings)]
     if len(texts) > MOST_WORDS or len(manifest.settings) > MOST_SETTINGS:
-        raise LockRefused("The bundle's command, environment or settings are too long to be reviewed.", remedy=_TELL)
-    if out := next((text for text in texts if FOLDER in text and ".." in re.split(r"[/\\\\]", text)), ""):
-        raise LockRefused(f"The bundle refers to {plain(out, 100)}, which is outside its folder.", remedy=_TELL)
+        raise LockRefused(
+            "The bundle's command, environment or settings are too long to be reviewed.",
+            remedy=_TELL,
+        )
+    if out := next(
+        (text for text in texts if FOLDER in text and ".." in re.split(r"[/\\\\]", text)), ""
+    ):
+        raise LockRefused(
+            f"The bundle refers to {plain(out, 100)}, which is outside its folder.", remedy=_TELL
+        )
     left = [text.replace(FOLDER, "") for text in texts]
     if odd := next((match[0] for text in left if (match := _OTHER.search(text))), ""):
-        raise LockRefused(f"The bundle uses {plain(odd, 100)}, which this site does not support.", remedy=_TELL)
+        raise LockRefused(
+            f"The bundle uses {plain(odd, 100)}, which this site does not support.", remedy=_TELL
+        )
     known = {each.key for each in manifest.settings}
     if unknown := {key for text in texts for key in SETTING.findall(text)} - known:
         raise LockRefused(
-            f"The bundle uses the setting {plain(min(unknown), 100)}, but does not define it.", remedy=_TELL
+            f"The bundle uses the setting {plain(min(unknown), 100)}, but does not define it.",
+            remedy=_TELL,
         )
     if not any(word.startswith(f"{FOLDER}/") for word in manifest.fixed):
         raise LockRefused("The program that the bundle starts is not in the bundle.", remedy=_TELL)
@@ -163,8 +201,11 @@ def _settings(said: Mapping[str, Any]) -> tuple[Setting, ...]:
 
 def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", key):
-        raise LockRefused(error_texts.not_valid(plain(key, 100), "a valid name of a setting"), remedy=_TELL)
-    sensitive, many = raw.get("sensitive") is True, raw.get("multiple") is True
+        raise LockRefused(
+            error_texts.not_valid(plain(key, 100), "a valid name of a setting"), remedy=_TELL
+        )
+    sensitive = raw.get("sensitive") is True
+    many = raw.get("multiple") is True
     default = raw.get("default")
     if isinstance(default, list):
         lines = default
@@ -172,13 +213,21 @@ def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
         lines = []
     else:
         lines = [default]
-    said = "\n".join(str(each).lower() if isinstance(each, bool) else plain(str(each), 500) for each in lines)
+    said = "\n".join(
+        str(each).lower() if isinstance(each, bool) else plain(str(each), 500) for each in lines
+    )
     # Defaults name folders of somebody's desktop (${HOME}…): nothing is proposed then.
     proposed = "" if sensitive or "${" in said else said
     return Setting(
-        key, plain(str(raw.get("title") or key), 100), plain(str(raw.get("description") or ""), 500),
-        plain(str(raw.get("type") or "string"), 20), raw.get("required") is True, sensitive, proposed, many,
-    )  # fmt: skip
+        key,
+        plain(str(raw.get("title") or key), 100),
+        plain(str(raw.get("description") or ""), 500),
+        plain(str(raw.get("type") or "string"), 20),
+        raw.get("required") is True,
+        sensitive,
+        proposed,
+        many,
+    )
 
 
 def _text(value: object) -> str:

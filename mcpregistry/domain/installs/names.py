@@ -1,4 +1,5 @@
-"""Names and versions of packages, checked before any program sees them: none is an option, an address or a path."""
+"""Names and versions of packages, checked before any program sees them: none is an option, an
+address or a path."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from mcpregistry.domain.servers.launch import check_url
 
 
 class Ecosystem(StrEnum):
-    """Where a package comes from. A bundle (MCPB) has an address and a SHA-256 in place of a name and a version."""
+    """Where a package comes from. A bundle (MCPB) has an address and a SHA-256 in place of a name
+    and a version."""
 
     NPM = "npm"
     PYPI = "pypi"
@@ -29,18 +31,34 @@ _VERSIONS = {
     Ecosystem.PYPI: re.compile(r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*", re.ASCII),
 }
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_EXAMPLES = {Ecosystem.NPM: "@modelcontextprotocol/server-everything", Ecosystem.PYPI: "mcp-server-time"}
+_EXAMPLES = {
+    Ecosystem.NPM: "@modelcontextprotocol/server-everything",
+    Ecosystem.PYPI: "mcp-server-time",
+}
 _RUNNERS = {Ecosystem.NPM: "npx", Ecosystem.PYPI: "uvx"}
 # Options by which they are told the package itself, and others that take a word of their own.
 _FROM = {Ecosystem.NPM: {"-p", "--package"}, Ecosystem.PYPI: {"--from"}}
 _WITH_VALUE = {
     Ecosystem.NPM: {"-c", "--call", "-w", "--workspace"},
-    Ecosystem.PYPI: {"-p", "--python", "-w", "--with", "--with-requirements", "--index", "--default-index", "--directory"},
-}  # fmt: skip
+    Ecosystem.PYPI: {
+        "-p",
+        "--python",
+        "-w",
+        "--with",
+        "--with-requirements",
+        "--index",
+        "--default-index",
+        "--directory",
+    },
+}
 _NUMBERS = re.compile(r"\d{1,18}(?:\.\d{1,18})*", re.ASCII)
-_PRE_RELEASE = re.compile(r"(?:^|[\d.])-?_?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\.?\d*|-", re.IGNORECASE)
+_PRE_RELEASE = re.compile(
+    r"(?:^|[\d.])-?_?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\.?\d*|-", re.IGNORECASE
+)
 _RELEASE = re.compile(r"(?<=.)(?:==|@).*")  # behind a name; not the scope of one of npm
-MOST_SIGNS, MOST_VERSION_SIGNS, MOST_ADDRESS_SIGNS = 214, 64, 500
+MOST_SIGNS = 214
+MOST_VERSION_SIGNS = 64
+MOST_ADDRESS_SIGNS = 500
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -50,12 +68,14 @@ def check_ecosystem(word: str) -> Ecosystem:
         return Ecosystem(word)
     except ValueError as error:
         raise ConfigInvalid(
-            error_texts.not_valid(f"{word:.40}", "a kind of package"), remedy="Choose npm, pypi or mcpb."
+            error_texts.not_valid(f"{word:.40}", "a kind of package"),
+            remedy="Choose npm, pypi or mcpb.",
         ) from error
 
 
 def check_name(ecosystem: Ecosystem, name: str) -> str:
-    """The package's plain name. Raises ConfigInvalid for addresses, paths, options, versions and tags.
+    """The package's plain name. Raises ConfigInvalid for addresses, paths, options, versions and
+    tags.
 
     Of a bundle its address, which has to be one of http or https.
     """
@@ -70,10 +90,13 @@ def check_name(ecosystem: Ecosystem, name: str) -> str:
 
 
 def check_version(ecosystem: Ecosystem, version: str) -> str:
-    """One exact version; empty for the newest; of a bundle the SHA-256 of its file. Raises ConfigInvalid for anything else."""
+    """One exact version; empty for the newest; of a bundle the SHA-256 of its file. Raises
+    ConfigInvalid for anything else."""
     if ecosystem == Ecosystem.MCPB:
         return _check_sha256(version)
-    if version and (len(version) > MOST_VERSION_SIGNS or not _VERSIONS[ecosystem].fullmatch(version)):
+    if version and (
+        len(version) > MOST_VERSION_SIGNS or not _VERSIONS[ecosystem].fullmatch(version)
+    ):
         raise ConfigInvalid(
             error_texts.not_valid(f"{version:.80}", "an exact version"),
             remedy="Enter a version, for example 1.2.3, or leave it empty for the newest version.",
@@ -100,10 +123,12 @@ def _check_sha256(sha256: str) -> str:
 
 
 def check_program(name: str) -> str:
-    """The name of a program in the package; empty where the package has one only. Raises ConfigInvalid."""
+    """The name of a program in the package; empty where the package has one only. Raises
+    ConfigInvalid."""
     if name and not _PROGRAM.fullmatch(name):
         raise ConfigInvalid(
-            error_texts.not_valid(f"{name:.80}", "a valid program name"), remedy="Enter only the name, without a path."
+            error_texts.not_valid(f"{name:.80}", "a valid program name"),
+            remedy="Enter only the name, without a path.",
         )
     return name
 
@@ -114,7 +139,8 @@ def normal(ecosystem: Ecosystem, name: str) -> str:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether its numbers are higher (``1.10.0`` than ``1.9``). A pre-release is never newer, whatever its numbers."""
+    """Whether its numbers are higher (``1.10.0`` than ``1.9``). A pre-release is never newer,
+    whatever its numbers."""
     return not _PRE_RELEASE.search(version) and _numbers(version) > _numbers(than)
 
 
@@ -128,13 +154,15 @@ def _numbers(version: str) -> tuple[int, tuple[int, ...]]:
 
 
 def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) -> list[str]:
-    """What stands behind the program where npx or uvx starts it (``["uvx", "mcp-server-git", "-r", "/x"]``).
+    """What stands behind the program where npx or uvx starts it (``["uvx", "mcp-server-git", "-r",
+    "/x"]``).
 
     Empty for other commands, and for other packages.
     """
     if not command or PurePath(command[0]).name != _RUNNERS.get(ecosystem):
         return []
-    words, named = iter(command[1:]), ""
+    words = iter(command[1:])
+    named = ""
     for word in words:
         option, _, value = word.partition("=")
         if option in _FROM[ecosystem]:

@@ -29,7 +29,9 @@ def read(text: str, package: str) -> Lock:
     top = next((each for each in packages if each.path == f"node_modules/{package}"), None)
     root = entries.get("") or {}
     if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
-        raise LockRefused(f"The lock contains other packages than {package}.", remedy=_RESOLVE_AGAIN)
+        raise LockRefused(
+            f"The lock contains other packages than {package}.", remedy=_RESOLVE_AGAIN
+        )
     return Lock(Ecosystem.NPM, top, packages)
 
 
@@ -42,7 +44,12 @@ def asked_for(text: str) -> dict[str, str]:
 def manifest(package: str, version: str) -> str:
     """The ``package.json`` that asks for this package alone."""
     return json.dumps(
-        {"name": "installed", "version": "1.0.0", "private": True, "dependencies": {package: version or "latest"}}
+        {
+            "name": "installed",
+            "version": "1.0.0",
+            "private": True,
+            "dependencies": {package: version or "latest"},
+        }
     )
 
 
@@ -53,37 +60,54 @@ def _entries(text: str) -> dict[str, dict[str, Any]]:
         raise LockRefused("npm's lock file is not valid JSON.", remedy=_RESOLVE_AGAIN) from error
     entries = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(entries, dict) or document.get("lockfileVersion") != 3:
-        raise LockRefused("The npm lock file is not in format version 3.", remedy="Install npm 9 or newer.")
+        raise LockRefused(
+            "The npm lock file is not in format version 3.", remedy="Install npm 9 or newer."
+        )
     if not all(isinstance(entry, dict) for entry in entries.values()):
-        raise LockRefused("The npm lock file does not have the expected format.", remedy=_RESOLVE_AGAIN)
+        raise LockRefused(
+            "The npm lock file does not have the expected format.", remedy=_RESOLVE_AGAIN
+        )
     return entries
 
 
 def _locked(path: str, entry: dict[str, Any]) -> Locked:
     name = _name(path)
-    version, integrity = entry.get("version"), entry.get("integrity")
+    version = entry.get("version")
+    integrity = entry.get("integrity")
     if entry.get("link"):
         raise LockRefused(f"{name} is a link to a folder.", remedy=_ELSEWHERE)
     if resolved := entry.get("resolved"):
-        raise LockRefused(f"{name} comes from {_place(str(resolved))} instead of the registry.", remedy=_ELSEWHERE)
+        raise LockRefused(
+            f"{name} comes from {_place(str(resolved))} instead of the registry.", remedy=_ELSEWHERE
+        )
     if not isinstance(version, str) or not isinstance(integrity, str):
-        raise LockRefused(f"The registry does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE)
+        raise LockRefused(
+            f"The registry does not provide a hash for the verification of {name}.",
+            remedy=_ELSEWHERE,
+        )
     hashes = tuple(word for word in integrity.split() if _INTEGRITY.fullmatch(word))
     if not hashes:
-        raise LockRefused(f"The registry does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE)
+        raise LockRefused(
+            f"The registry does not provide a hash for the verification of {name}.",
+            remedy=_ELSEWHERE,
+        )
     if entry.get("hasInstallScript"):
         raise LockRefused(
             f"{name} {version} needs to run a script during installation (for example postinstall).",
             remedy="This site runs no such scripts. Choose a version or a server without one.",
         )
     check_name(Ecosystem.NPM, str(entry.get("name", name)))  # an alias has its real name here
-    return Locked(str(entry.get("name", name)), version, hashes, _licence(entry), path, _programs(name, entry))
+    return Locked(
+        str(entry.get("name", name)), version, hashes, _licence(entry), path, _programs(name, entry)
+    )
 
 
 def _name(path: str) -> str:
     """``node_modules/a/node_modules/@b/c`` is the place of ``@b/c``."""
     if not path.startswith("node_modules/") or ".." in path.split("/"):
-        raise LockRefused(f"'{path:.100}' is a folder, not a package from the registry.", remedy=_ELSEWHERE)
+        raise LockRefused(
+            f"'{path:.100}' is a folder, not a package from the registry.", remedy=_ELSEWHERE
+        )
     return check_name(Ecosystem.NPM, path.rpartition("node_modules/")[2])
 
 

@@ -1,4 +1,5 @@
-"""Requirements that are pinned and have their hashes, as ``uv pip compile --generate-hashes`` writes them."""
+"""Requirements that are pinned and have their hashes, as ``uv pip compile --generate-hashes``
+writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def read(text: str, package: str) -> Lock:
     """The lock of one package with all it needs. Raises LockRefused, with the line at fault."""
     check_size(text)
     lines = [
-        line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.lstrip().startswith("#")
+        line
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
     ]
     check_size(text, len(lines))
     packages = tuple(_locked(line) for line in lines)
@@ -42,12 +45,17 @@ def _locked(line: str) -> Locked:
     first, *rest = line.split()
     pinned = _PINNED.fullmatch(first.rstrip(";"))
     if pinned is None or "@" in rest:
-        raise LockRefused(f"{_what(line)} does not come from the index, or has no exact version.", remedy=_ELSEWHERE)
+        raise LockRefused(
+            f"{_what(line)} does not come from the index, or has no exact version.",
+            remedy=_ELSEWHERE,
+        )
     name, version = pinned.groups()
     hashes = tuple(_HASH.findall(line))
     unknown = [word for word in rest if word.startswith("-") and not _HASH.fullmatch(word)]
     if unknown or not hashes:
-        raise LockRefused(f"The index does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE)
+        raise LockRefused(
+            f"The index does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE
+        )
     return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
 
 

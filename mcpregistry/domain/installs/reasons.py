@@ -1,4 +1,5 @@
-"""What an installer's own words mean: one sentence and a remedy, never its output, which holds addresses and paths."""
+"""What an installer's own words mean: one sentence and a remedy, never its output, which holds
+addresses and paths."""
 
 from __future__ import annotations
 
@@ -78,13 +79,15 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 
 
 def failure(output: str) -> InstallFailed:
-    """What went wrong, by what the installer wrote last. Never quotes it, but for a package's plain name."""
+    """What went wrong, by what the installer wrote last. Never quotes it, but for a package's plain
+    name."""
     for pattern, message, remedy in _MEANINGS:
         if found := re.search(pattern, output):
             name = next((group for group in found.groups() if group), "")
             return InstallFailed(message.format(name.rstrip(".")), remedy=remedy)
     return InstallFailed(
-        "The installer failed for an unknown reason.", remedy="Read the end of its output in the worker's log."
+        "The installer failed for an unknown reason.",
+        remedy="Read the end of its output in the worker's log.",
     )
 
 
@@ -98,7 +101,9 @@ def out_of_time(seconds: float) -> InstallFailed:
 
 def too_much(what: str, most: str) -> InstallFailed:
     """It used more than it may, and was ended or taken away again."""
-    return InstallFailed(f"The package has more {what} than the {most} allowed.", remedy="Choose a smaller server.")
+    return InstallFailed(
+        f"The package has more {what} than the {most} allowed.", remedy="Choose a smaller server."
+    )
 
 
 def missing(program: str) -> InstallFailed:

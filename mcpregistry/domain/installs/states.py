@@ -29,7 +29,8 @@ MOVES: dict[InstallState, frozenset[InstallState]] = {
     S.FAILED: frozenset({S.REMOVED}),
     S.REMOVED: frozenset(),
 }
-WORKED = {S.REQUESTED: S.RESOLVING, S.APPROVED: S.INSTALLING}  # what a worker takes, and what it is meanwhile
+# what a worker takes, and what it is meanwhile
+WORKED = {S.REQUESTED: S.RESOLVING, S.APPROVED: S.INSTALLING}
 
 
 def sources(target: InstallState) -> list[str]:

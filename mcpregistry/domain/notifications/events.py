@@ -1,8 +1,9 @@
-"""What people elsewhere are told about held calls, new definitions, servers and budgets: values, texts and signatures.
+"""What people elsewhere are told about held calls, new definitions, servers and budgets: values,
+texts and signatures.
 
-A notification's body is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers, so whoever shows
-them escapes them for the place. Arguments are shown only as ``Shown`` has them: cut, and masked where a name or a shape
-says that a secret stands there.
+A notification's body is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers,
+so whoever shows them escapes them for the place. Arguments are shown only as ``Shown`` has them:
+cut, and masked where a name or a shape says that a secret stands there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ SHOWN_CHARACTERS = 1_500
 READ_CHARACTERS = 64 * 1024  # longer arguments are not even parsed
 KEPT_TRYING = timedelta(days=1)
 SLACK_TOLERANCE = 300  # seconds
-_FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 5.0, 3.0, 2 * 3600.0
+_FIRST_WAIT = 5.0
+_FACTOR = 3.0
+_LONGEST_WAIT = 2 * 3600.0
 _SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+|://[^/\s:@]*:)[^\s@\"',;]+")
 
 
@@ -96,7 +99,8 @@ class Interest:
     minimum_risk: int = 1
 
     def wants(self, event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> bool:
-        """Whether the channel's filters let this event through; risk is 1 (low) to 3, rules count for held calls alone."""
+        """Whether the channel's filters let this event through; risk is 1 (low) to 3, rules count
+        for held calls alone."""
         if event in ABOUT_SERVERS:
             return self._hears(event) and self._about(server)
         if event in ABOUT_BUDGETS:
@@ -129,7 +133,10 @@ class Shown:
 def show(arguments_json: str) -> Shown:
     """The arguments as indented JSON, at most SHOWN_CHARACTERS long."""
     if len(arguments_json) > READ_CHARACTERS:
-        return Shown(f"The arguments have {len(arguments_json):,} characters. Open the page to view them.", False)
+        return Shown(
+            f"The arguments have {len(arguments_json):,} characters. Open the page to view them.",
+            False,
+        )
     try:
         value = json.loads(arguments_json or "{}")
         masked = _masked(value)
@@ -154,7 +161,8 @@ def _masked(value: Any, name: str = "") -> Any:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Foreign text for a subject, heading or table cell: on one line, invisible characters named, cut at ``limit``."""
+    """Foreign text for a subject, heading or table cell: on one line, invisible characters named,
+    cut at ``limit``."""
     return printable(" ".join(text.split()), limit)
 
 
@@ -167,7 +175,9 @@ def title(event: Event, data: Mapping[str, Any]) -> str:
         return f"{TITLES[event]}: {one_line(data['server'], 63)}"
     if event in ABOUT_BUDGETS:
         return f"{TITLES[event]}: {one_line(data['budget'], 63)} of {one_line(_payer(data)[1], 63)}"
-    about = f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
+    about = (
+        f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
+    )
     return f"{TITLES[event]}: {about}" if about else TITLES[event]
 
 
@@ -177,14 +187,20 @@ def _payer(data: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(label, text) of the facts of an event, the most important first; both mail and Slack show these."""
+    """(label, text) of the facts of an event, the most important first; both mail and Slack show
+    these."""
     if event is Event.TEST:
         return [("Channel", one_line(data["channel"], 100))]
     if event is Event.DEFINITIONS:
         named = (("New", data["added"]), ("Changed", data["changed"]))
-        return [("Server", data["server"]), *((label, _names(names)) for label, names in named if names)]
+        return [
+            ("Server", data["server"]),
+            *((label, _names(names)) for label, names in named if names),
+        ]
     if event in ABOUT_SERVERS:
-        return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(data["reason"])
+        return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(
+            data["reason"]
+        )
     if event in ABOUT_BUDGETS:
         facts = [_payer(data), ("Spent", data["spent"]), ("Limit", data["mark"])]
         return [*facts, ("Resets", _moment(data["ends"]))]
@@ -198,7 +214,9 @@ def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if event is Event.ASKED:
         return [*found, ("Decide until", _moment(data["decide_by"]))]
-    more = [("Decided by", one_line(", ".join(data["decided_by"]), 300))] if data["decided_by"] else []
+    more = (
+        [("Decided by", one_line(", ".join(data["decided_by"]), 300))] if data["decided_by"] else []
+    )
     reason = [("Reason", one_line(data["reason"], 1_000))] if data["reason"] else []
     edited = [("Arguments", "changed by the approver")] if data["edited"] else []
     return [*found, *more, *reason, *edited]
@@ -222,12 +240,14 @@ def _moment(iso: str) -> str:
 
 
 def wait_before(attempt: int, chance: float) -> float:
-    """Seconds until another try after ``attempt`` failures; ``chance`` (0 to 1) spreads it by a quarter."""
+    """Seconds until another try after ``attempt`` failures; ``chance`` (0 to 1) spreads it by a
+    quarter."""
     return min(_LONGEST_WAIT, _FIRST_WAIT * _FACTOR ** min(attempt - 1, 20)) * (0.75 + 0.5 * chance)
 
 
 def retry_after(header: str, now: datetime) -> float:
-    """Seconds that a receiver asks us to wait (RFC 9110 section 10.2.3), at most a day; 0 for anything odd."""
+    """Seconds that a receiver asks us to wait (RFC 9110 section 10.2.3), at most a day; 0 for
+    anything odd."""
     text = header.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), KEPT_TRYING.total_seconds())
@@ -258,7 +278,9 @@ def webhook_key(secret: str) -> bytes:
 
 def webhook_headers(*, message: str, seconds: int, body: bytes, secret: str) -> dict[str, str]:
     """The three headers of the Standard Webhooks convention (https://www.standardwebhooks.com)."""
-    signed = hmac.new(webhook_key(secret), f"{message}.{seconds}.".encode() + body, hashlib.sha256).digest()
+    signed = hmac.new(
+        webhook_key(secret), f"{message}.{seconds}.".encode() + body, hashlib.sha256
+    ).digest()
     return {
         "webhook-id": message,
         "webhook-timestamp": str(seconds),
@@ -267,8 +289,12 @@ def webhook_headers(*, message: str, seconds: int, body: bytes, secret: str) -> 
 
 
 def slack_signature(*, secret: str, seconds: str, body: bytes) -> str:
-    """What Slack sends as X-Slack-Signature (https://docs.slack.dev/authentication/verifying-requests-from-slack)."""
-    return "v0=" + hmac.new(secret.encode(), f"v0:{seconds}:".encode() + body, hashlib.sha256).hexdigest()
+    """What Slack sends as X-Slack-Signature
+    (https://docs.slack.dev/authentication/verifying-requests-from-slack)."""
+    return (
+        "v0="
+        + hmac.new(secret.encode(), f"v0:{seconds}:".encode() + body, hashlib.sha256).hexdigest()
+    )
 
 
 def slack_signed(*, secret: str, seconds: str, signature: str, body: bytes, now: float) -> bool:

@@ -1,4 +1,5 @@
-"""A notification as an e-mail: plain text, simple HTML, one link to the page; nothing in it decides anything."""
+"""A notification as an e-mail: plain text, simple HTML, one link to the page; nothing in it decides
+anything."""
 
 from __future__ import annotations
 
@@ -23,17 +24,23 @@ class Mail:
 
 def mail(event: Event, data: Mapping[str, Any]) -> Mail:
     """The e-mail about one event; ``data`` is the notification's own."""
-    heading, facts = title(event, data), lines(event, data)
+    heading = title(event, data)
+    facts = lines(event, data)
     shown = data.get("arguments", "")
     text = [heading, "", *(f"{label}: {value}" for label, value in facts)]
     text += ["", "Arguments:", shown] if shown else []
     text += ["", data["url"], "", _FOOT, ""]
-    return Mail(one_line(f"[Slipsnisse] {heading}", 200), "\n".join(text), _html(heading, facts, shown, data["url"]))
+    return Mail(
+        one_line(f"[Slipsnisse] {heading}", 200),
+        "\n".join(text),
+        _html(heading, facts, shown, data["url"]),
+    )
 
 
 def _html(heading: str, facts: list[tuple[str, str]], shown: str, url: str) -> str:
     rows = "".join(
-        f'<tr><th align="left" valign="top">{escape(label)}</th><td>{escape(value)}</td></tr>' for label, value in facts
+        f'<tr><th align="left" valign="top">{escape(label)}</th><td>{escape(value)}</td></tr>'
+        for label, value in facts
     )
     arguments = f"<pre>{escape(shown)}</pre>" if shown else ""
     return (

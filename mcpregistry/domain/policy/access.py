@@ -1,8 +1,8 @@
 """Who may use which tool. Nothing granted means not found: there is no other default.
 
-Capabilities have one spelling without doubt: ``mcp_git::push`` is a tool, ``mcp_git::*`` all tools of a server. People
-may write the source design's ``mcp_git`` and ``mcp_git_push`` as well, as long as these can mean one thing only. A
-prompt is spelled with its kind: ``mcp_git::prompt:review``.
+Capabilities have one spelling without doubt: ``mcp_git::push`` is a tool, ``mcp_git::*`` all tools
+of a server. People may write the source design's ``mcp_git`` and ``mcp_git_push`` as well, as long
+as these can mean one thing only. A prompt is spelled with its kind: ``mcp_git::prompt:review``.
 """
 
 from __future__ import annotations
@@ -12,36 +12,59 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mcpregistry.domain.kinds import READ, RESOURCE
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, Grants, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import (
+    RUNS,
+    AgentSpec,
+    EndpointSpec,
+    Grants,
+    GrantSpec,
+    ServerSpec,
+    ToolSpec,
+)
 
 EVERYTHING = "mcp_integration"
-_PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})  # of a pattern for URIs the star alone stands for something else
+# of a pattern for URIs the star alone stands for something else
+_PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})
 
 
 def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
-    """Whether the agent's capabilities reach this tool; naming all servers, the server, or the tool is enough."""
+    """Whether the agent's capabilities reach this tool; naming all servers, the server, or the tool
+    is enough."""
     has = agent.capabilities
-    return EVERYTHING in has or f"mcp_{server.slug}::*" in has or f"mcp_{server.slug}::{tool.key}" in has
+    return (
+        EVERYTHING in has
+        or f"mcp_{server.slug}::*" in has
+        or f"mcp_{server.slug}::{tool.key}" in has
+    )
 
 
 def fits(capability: str, slugs: Iterable[str]) -> list[tuple[str, str]]:
-    """What an older spelling may name among servers with these slugs: (slug, "*") for a server, (slug, name) for its
-    tool. A slug may hold underscores, so more than one can fit."""
+    """What an older spelling may name among servers with these slugs: (slug, "*") for a server,
+    (slug, name) for its tool. A slug may hold underscores, so more than one can fit."""
     rest = capability.removeprefix("mcp_")
     if rest == capability or is_plain(capability):
         return []
     servers = [(slug, "*") for slug in slugs if slug == rest]
-    tools = [(slug, rest[len(slug) + 1 :]) for slug in slugs if rest.startswith(f"{slug}_") and rest != f"{slug}_"]
+    tools = [
+        (slug, rest[len(slug) + 1 :])
+        for slug in slugs
+        if rest.startswith(f"{slug}_") and rest != f"{slug}_"
+    ]
     return sorted(servers + tools)
 
 
-def readings(capability: str, slugs: Iterable[str], offered: Container[tuple[str, str]]) -> tuple[str, ...]:
-    """A capability in the spelling without doubt: one, or none when there is no such server, or several when it is
-    ambiguous; then it counts for nothing. ``offered``: approved tools, asked about only where several servers fit."""
+def readings(
+    capability: str, slugs: Iterable[str], offered: Container[tuple[str, str]]
+) -> tuple[str, ...]:
+    """A capability in the spelling without doubt: one, or none when there is no such server, or
+    several when it is ambiguous; then it counts for nothing. ``offered``: approved tools, asked
+    about only where several servers fit."""
     found = fits(capability, slugs)
     if len(found) > 1:
         found = [pair for pair in found if pair[1] == "*" or pair in offered]
-    return tuple(f"mcp_{slug}::{tool}" for slug, tool in found) or ((capability,) if is_plain(capability) else ())
+    return tuple(f"mcp_{slug}::{tool}" for slug, tool in found) or (
+        (capability,) if is_plain(capability) else ()
+    )
 
 
 def is_plain(capability: str) -> bool:
@@ -50,15 +73,25 @@ def is_plain(capability: str) -> bool:
 
 
 def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
-    """Whether the grant is for this tool or prompt, or for all of its kind that its server offers."""
+    """Whether the grant is for this tool or prompt, or for all of its kind that its server
+    offers."""
     if grant.tool_id is not None:
         return grant.tool_id == tool.id
-    return grant.server_id == tool.server_id and grant.kind in (tool.kind, "") and _fits(grant, tool.kind, tool.name)
+    return (
+        grant.server_id == tool.server_id
+        and grant.kind in (tool.kind, "")
+        and _fits(grant, tool.kind, tool.name)
+    )
 
 
 def _fits(grant: GrantSpec, kind: str, uri: object) -> bool:
-    """Whether a URI is like those that the grant is about. Of templates it is known only when one is read."""
-    return not grant.uri or kind != RESOURCE or (isinstance(uri, str) and fnmatchcase(uri, grant.uri.translate(_PLAIN)))
+    """Whether a URI is like those that the grant is about. Of templates it is known only when one
+    is read."""
+    return (
+        not grant.uri
+        or kind != RESOURCE
+        or (isinstance(uri, str) and fnmatchcase(uri, grant.uri.translate(_PLAIN)))
+    )
 
 
 def about(grants: Iterable[GrantSpec], tool: ToolSpec) -> Iterable[GrantSpec]:
@@ -72,25 +105,34 @@ def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
 
 
 def is_listed_on(server: ServerSpec, endpoint: EndpointSpec) -> bool:
-    """Whether the endpoint can list the server at all. A server of a directory's file belongs to one endpoint; expert tools
-    whose whitelist names it can use it as well."""
+    """Whether the endpoint can list the server at all. A server of a directory's file belongs to
+    one endpoint; expert tools whose whitelist names it can use it as well."""
     return server.only_on in ("", endpoint.slug) or endpoint.slug == RUNS.slug
 
 
-def may_see(agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float) -> bool:
-    """Whether the tool is in this agent's list on this endpoint (pinned arguments play no part in listing)."""
+def may_see(
+    agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float
+) -> bool:
+    """Whether the tool is in this agent's list on this endpoint (pinned arguments play no part in
+    listing)."""
     if not capable(agent, server, tool) or not is_listed_on(server, endpoint):
         return False
     if not any(covers(grant, tool) for grant in live(about(agent.grants, tool), now)):
         return False
-    return not endpoint.lists_only or any(covers(grant, tool) for grant in live(about(endpoint.grants, tool), now))
+    return not endpoint.lists_only or any(
+        covers(grant, tool) for grant in live(about(endpoint.grants, tool), now)
+    )
 
 
 def may_call(
-    agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, arguments: Mapping[str, Any], now: float
+    agent: AgentSpec,
+    endpoint: EndpointSpec,
+    tool: ToolSpec,
+    arguments: Mapping[str, Any],
+    now: float,
 ) -> bool:
-    """Whether a live grant of the agent, and where the endpoint only lists some tools one of the endpoint, allows these
-    arguments.
+    """Whether a live grant of the agent, and where the endpoint only lists some tools one of the
+    endpoint, allows these arguments.
     """
     if tool.kind in READ and tool.never and str(arguments.get("uri")) in tool.never:
         return False
@@ -99,34 +141,55 @@ def may_call(
     )
 
 
-def _allows(grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str, Any], now: float) -> bool:
+def _allows(
+    grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str, Any], now: float
+) -> bool:
     return any(
-        covers(grant, tool) and pinned(grant.pins, arguments) and (not grant.uri or _read_fits(grant, tool, arguments))
+        covers(grant, tool)
+        and pinned(grant.pins, arguments)
+        and (not grant.uri or _read_fits(grant, tool, arguments))
         for grant in live(about(grants, tool), now)
     )
 
 
-def may_begin(agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, known: Mapping[str, Any], now: float) -> bool:
-    """Whether a grant may allow a call of whose arguments only these are known yet; of a ``uri`` how it begins."""
+def may_begin(
+    agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, known: Mapping[str, Any], now: float
+) -> bool:
+    """Whether a grant may allow a call of whose arguments only these are known yet; of a ``uri``
+    how it begins."""
     return _begins(agent.grants, tool, known, now) and (
         not endpoint.lists_only or _begins(endpoint.grants, tool, known, now)
     )
 
 
-def _begins(grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any], now: float) -> bool:
+def _begins(
+    grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any], now: float
+) -> bool:
     return any(
         covers(grant, tool)
-        and all(name not in known or _same(known[name], value) for name, value in grant.pins.items())
-        and (not grant.uri or tool.kind not in READ or _leads(grant.uri.partition("*")[0], str(known.get("uri", ""))))
+        and all(
+            name not in known or _same(known[name], value) for name, value in grant.pins.items()
+        )
+        and (
+            not grant.uri
+            or tool.kind not in READ
+            or _leads(grant.uri.partition("*")[0], str(known.get("uri", "")))
+        )
         for grant in live(about(grants, tool), now)
     )
 
 
 def implied(
-    agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, known: Mapping[str, Any], *, typed: str, now: float
+    agent: AgentSpec,
+    endpoint: EndpointSpec,
+    tool: ToolSpec,
+    known: Mapping[str, Any],
+    *,
+    typed: str,
+    now: float,
 ) -> Mapping[str, Any] | None:
-    """What else a call that begins like this must say for a grant to allow it, besides the argument that is being typed.
-    None where grants leave several ways.
+    """What else a call that begins like this must say for a grant to allow it, besides the argument
+    that is being typed. None where grants leave several ways.
     """
     own = _left_open(agent.grants, tool, known, now)
     listed = _left_open(endpoint.grants, tool, known, now) if endpoint.lists_only else [{}]
@@ -143,7 +206,10 @@ def _left_open(
 ) -> list[dict[str, Any]]:
     """Of each grant that may allow it, the pinned arguments that are not known yet."""
     fitting = (grant for grant in grants if _begins([grant], tool, known, now))
-    return [{name: value for name, value in grant.pins.items() if name not in known} for grant in fitting]
+    return [
+        {name: value for name, value in grant.pins.items() if name not in known}
+        for grant in fitting
+    ]
 
 
 def _alike(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
@@ -173,4 +239,7 @@ def _same(left: Any, right: Any) -> bool:
 
 def next_expiry(grants: Iterable[GrantSpec], now: float) -> float | None:
     """When the next of these grants runs out, or None; the catalogue is built anew then."""
-    return min((g.expires_at for g in grants if g.expires_at is not None and g.expires_at > now), default=None)
+    return min(
+        (g.expires_at for g in grants if g.expires_at is not None and g.expires_at > now),
+        default=None,
+    )

@@ -21,7 +21,8 @@ from mcpregistry.domain.errors import ConfigInvalid
 
 LONGEST = 4_000  # characters of one condition
 DEEPEST_LOOP = 2  # loops (all, exists, map, filter…) inside each other
-MOST_STEPS = 200_000  # elements that the loops of one condition may visit; about a tenth of a second
+# elements that the loops of one condition may visit; about a tenth of a second
+MOST_STEPS = 200_000
 
 # What a condition may look at. ``args`` holds whatever the tool takes.
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -33,22 +34,48 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 VARIABLES = ("args", *FIELDS)
 _FUNCTIONS = frozenset(
     {
-        "size", "contains", "startsWith", "endsWith", "matches", "type", "int", "uint", "double", "string", "bytes",
-        "dyn", "timestamp", "duration", "getFullYear", "getMonth", "getDayOfYear", "getDayOfMonth", "getDate",
-        "getDayOfWeek", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+        "size",
+        "contains",
+        "startsWith",
+        "endsWith",
+        "matches",
+        "type",
+        "int",
+        "uint",
+        "double",
+        "string",
+        "bytes",
+        "dyn",
+        "timestamp",
+        "duration",
+        "getFullYear",
+        "getMonth",
+        "getDayOfYear",
+        "getDayOfMonth",
+        "getDate",
+        "getDayOfWeek",
+        "getHours",
+        "getMinutes",
+        "getSeconds",
+        "getMilliseconds",
     }
-)  # fmt: skip
-_TYPES = frozenset({"int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type"})
+)
+_TYPES = frozenset(
+    {"int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type"}
+)
 
-# The texts and comments of a condition. CEL does not hand out its tokens, so these are found here, and CEL itself confirms
-# that each text is exactly one text (``_blanked``).
+# The texts and comments of a condition. CEL does not hand out its tokens, so these are found here,
+# and CEL itself confirms that each text is exactly one text (``_blanked``).
 _TEXT = re.compile(
-    # A raw text has no escapes: in r"\" the backslash is a character, and the quote behind it ends the text.
+    # A raw text has no escapes: in r"\" the backslash is a character, and the quote behind it ends
+    # the text.
     r'[bB]?[rR][bB]?(?:"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|"[^"\n]*"|\'[^\'\n]*\')|'
     r'[bB]?("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//[^\n]*'
 )
 _LOOP = re.compile(r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\($")
-_BOUND = re.compile(r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
+_BOUND = re.compile(
+    r"\.\s*(?:all|exists_one|existsOne|exists|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,"
+)
 _FIELD = re.compile(r"(?<![\w.])(tool|server|agent|call)\s*\.\s*([A-Za-z_]\w*)(?!\w*\s*\()")
 _ARGUMENT = re.compile(r"(?<![\w.])args\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w*\s*\())?")
 _PLACE = re.compile(r"ERROR: <input>:(\d+):(\d+): ([^\n]*)")
@@ -58,7 +85,8 @@ class ConditionInvalid(ConfigInvalid):
     """A condition that cannot be used; ``line`` and ``column`` (from 1) say where it breaks."""
 
     def __init__(self, problem: str, *, line: int = 1, column: int = 1) -> None:
-        self.line, self.column = line, column
+        self.line = line
+        self.column = column
         place = f"line {line}, column {column}" if line > 1 else f"column {column}"
         super().__init__(
             f"The condition is not valid at {place}: {problem}.",
@@ -72,8 +100,8 @@ class ConditionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``arguments`` are the only arguments read; None: all of them. ``loops`` is how deep they nest. ``fields`` are the
-    other values that it reads, for example ``server.slug``.
+    """``arguments`` are the only arguments read; None: all of them. ``loops`` is how deep they
+    nest. ``fields`` are the other values that it reads, for example ``server.slug``.
     """
 
     source: str
@@ -89,7 +117,10 @@ class Condition:
 
         Raises ``ConditionFailed`` when there is none, or when finding it would take long.
         """
-        if self.loops and (_longest(arguments) + self.weight) ** self.loops * self.weight > MOST_STEPS:
+        if (
+            self.loops
+            and (_longest(arguments) + self.weight) ** self.loops * self.weight > MOST_STEPS
+        ):
             raise ConditionFailed("the arguments are too large for its loops")
         try:
             answer = self.program.execute(context)
@@ -100,7 +131,8 @@ class Condition:
         return answer
 
     def _without_values(self, error: Exception) -> str:
-        """CEL's messages quote values of the call in places; the words of the condition itself may be told."""
+        """CEL's messages quote values of the call in places; the words of the condition itself may
+        be told."""
         if isinstance(error, KeyError) and str(error.args[0]) in self.source:
             return f"it reads '{error.args[0]}', which the call does not have (check it with has(…) first)"
         if isinstance(error, KeyError):
@@ -129,8 +161,8 @@ def compile_condition(source: str) -> Condition:
 def joined(conditions: Iterable[Condition]) -> Any:
     """One CEL program over several conditions that is false exactly when all are false.
 
-    ``Rules`` asks it first: a whole block of conditions costs one evaluation. On any other answer they are asked one by
-    one.
+    ``Rules`` asks it first: a whole block of conditions costs one evaluation. On any other answer
+    they are asked one by one.
     """
     return _cel().compile(" || ".join(f"({_closed(condition.source)})" for condition in conditions))
 
@@ -154,11 +186,18 @@ def moment(now: float) -> dict[str, Any]:
 
 @cache
 def _cel() -> Any:
-    """The engine alone: the package's own ``__init__`` loads a command line first, half a second of it."""
+    """The engine alone: the package's own ``__init__`` loads a command line first, half a second of
+    it."""
     package = find_spec("cel")
-    found = PathFinder.find_spec("cel.cel", list(package.submodule_search_locations or ())) if package else None
+    found = (
+        PathFinder.find_spec("cel.cel", list(package.submodule_search_locations or ()))
+        if package
+        else None
+    )
     if found is None or found.loader is None:
-        raise ConfigInvalid("CEL is not installed.", remedy="Install the Python package common-expression-language.")
+        raise ConfigInvalid(
+            "CEL is not installed.", remedy="Install the Python package common-expression-language."
+        )
     module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
@@ -171,19 +210,29 @@ def _parsed(source: str) -> Any:
         place = _PLACE.search(str(error))
         if place is None:
             raise ConditionInvalid("it is nested too deeply or cannot be read") from None
-        problem = place[3].partition(" expecting {")[0].replace("Syntax error: ", "").replace("'<EOF>'", "its end")
+        problem = (
+            place[3]
+            .partition(" expecting {")[0]
+            .replace("Syntax error: ", "")
+            .replace("'<EOF>'", "its end")
+        )
         raise ConditionInvalid(problem, line=int(place[1]), column=int(place[2])) from None
 
 
 def _blanked(source: str) -> str:
-    """The condition with spaces in place of its texts and comments, so that only names and operators are left.
+    """The condition with spaces in place of its texts and comments, so that only names and
+    operators are left.
 
     Raises ConditionInvalid unless CEL reads what was found as the same number of texts.
     """
     found = [match for match in _TEXT.finditer(source) if not match[0].startswith("//")]
     if found and not _are_texts([match[0] for match in found]):
         wrong = next((match for match in found if not _are_texts([match[0]])), found[0])
-        raise _at(source, wrong.start(), "this string cannot be read; write it in another way, for example without r")
+        raise _at(
+            source,
+            wrong.start(),
+            "this string cannot be read; write it in another way, for example without r",
+        )
     return _TEXT.sub(lambda match: " " * len(match[0]), source)
 
 
@@ -201,7 +250,9 @@ def _refuse_unknown(program: Any, source: str, blank: str) -> None:
     for name in program.variables():
         if name not in VARIABLES and name not in bound and name not in _TYPES:
             known = ", ".join(VARIABLES)
-            raise _at(source, _word(blank, name), f"'{name}' is not a known name; use one of {known}")
+            raise _at(
+                source, _word(blank, name), f"'{name}' is not a known name; use one of {known}"
+            )
     for name in program.functions():
         if name[0] not in "_@!-" and name not in _FUNCTIONS:
             raise _at(source, _word(blank, name), f"there is no function '{name}'")
@@ -218,12 +269,15 @@ def _word(blank: str, name: str) -> int:
 
 def _at(source: str, offset: int, problem: str) -> ConditionInvalid:
     before = source[:offset]
-    return ConditionInvalid(problem, line=before.count("\n") + 1, column=offset - (before.rfind("\n") + 1) + 1)
+    return ConditionInvalid(
+        problem, line=before.count("\n") + 1, column=offset - (before.rfind("\n") + 1) + 1
+    )
 
 
 def _loops(source: str, blank: str) -> int:
     """How deep loops nest. Raises ConditionInvalid for more than DEEPEST_LOOP."""
-    open_, deepest = [], 0
+    open_ = []
+    deepest = 0
     for offset, letter in enumerate(blank):
         if letter == "(":
             open_.append(_LOOP.search(blank, max(0, offset - 40), offset + 1) is not None)
@@ -241,13 +295,17 @@ def _arguments(blank: str) -> frozenset[str] | None:
 
 
 def _fields(used: frozenset[str], blank: str) -> frozenset[str]:
-    """The fields that are read. Of a variable that stands anywhere without a field's name, as in ``server["slug"]``, all."""
+    """The fields that are read. Of a variable that stands anywhere without a field's name, as in
+    ``server["slug"]``, all."""
     found: set[str] = set()
     for variable, fields in FIELDS.items():
         named = [match[2] for match in _FIELD.finditer(blank) if match[1] == variable]
         places = len(re.findall(rf"(?<![\w.]){variable}\b", blank))
         if variable in used or places:
-            found |= {f"{variable}.{name}" for name in (named if named and places == len(named) else fields)}
+            found |= {
+                f"{variable}.{name}"
+                for name in (named if named and places == len(named) else fields)
+            }
     return frozenset(found)
 
 

@@ -49,7 +49,8 @@ DEFAULT_TERMS = Terms(None, "no rule matches", digest("default", "ask"))
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``terms`` are there whenever a person is to be asked. ``failed`` names rules whose conditions gave no answer."""
+    """``terms`` are there whenever a person is to be asked. ``failed`` names rules whose conditions
+    gave no answer."""
 
     outcome: Outcome
     reason: str
@@ -60,7 +61,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a policy may look at. ``now`` is in seconds since the epoch; ``expert`` names the run that calls."""
+    """What a policy may look at. ``now`` is in seconds since the epoch; ``expert`` names the run
+    that calls."""
 
     agent: AgentSpec
     endpoint: EndpointSpec
@@ -74,12 +76,16 @@ class Question:
 
     @property
     def row(self) -> int:
-        """The key of the fixed resource that is read, be it by a template or a link; 0 where no rule is about it."""
+        """The key of the fixed resource that is read, be it by a template or a link; 0 where no
+        rule is about it."""
         ruled = self.tool.ruled
-        return ruled.get(str(self.arguments.get("uri")), 0) if ruled and self.tool.kind in READ else 0
+        return (
+            ruled.get(str(self.arguments.get("uri")), 0) if ruled and self.tool.kind in READ else 0
+        )
 
     def keeps(self, tool_id: int, outcome: Outcome) -> bool:
-        """Whether a rule about another tool counts: of the resource's own row, of which it gains nothing."""
+        """Whether a rule about another tool counts: of the resource's own row, of which it gains
+        nothing."""
         return tool_id == self.row and outcome is not Outcome.ALLOW
 
 
@@ -91,7 +97,8 @@ class Policy(Protocol):
 
 
 def decide(policy: Policy, question: Question) -> Decision:
-    """The policy's decision; a policy that raises, or answers anything else, denies. The pipeline asks through this."""
+    """The policy's decision; a policy that raises, or answers anything else, denies. The pipeline
+    asks through this."""
     try:
         decision = policy(question)
         outcome = Outcome(decision.outcome)

@@ -1,4 +1,5 @@
-"""What calls had in common, so that a grant can be made as narrow as its use: always the same arguments, a shared URI."""
+"""What calls had in common, so that a grant can be made as narrow as its use: always the same
+arguments, a shared URI."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _LONGEST = 200  # characters of a value that is worth pinning
 
 @dataclass(slots=True)
 class Alike:
-    """What every call so far has said alike. ``unknown``: how many said what is not known any more."""
+    """What every call so far has said alike. ``unknown``: how many said what is not known any
+    more."""
 
     calls: int = 0
     unknown: int = 0
@@ -30,18 +32,26 @@ class Alike:
         elif self._same is None:
             self._same = {name: value for name, value in arguments.items() if _worth(name, value)}
         else:
-            self._same = {name: value for name, value in self._same.items() if pinned({name: value}, arguments)}
+            self._same = {
+                name: value
+                for name, value in self._same.items()
+                if pinned({name: value}, arguments)
+            }
 
     def pins(self) -> dict[str, Any]:
-        """What can be pinned without stopping any of these calls; nothing of few calls, or where some are not known."""
+        """What can be pinned without stopping any of these calls; nothing of few calls, or where
+        some are not known."""
         return dict(self._same or {}) if self.calls >= LEAST and not self.unknown else {}
 
 
 def _worth(name: str, value: Any) -> bool:
-    """Whether a value is plain and short, and fit to stand in a grant: what may be a secret is not."""
+    """Whether a value is plain and short, and fit to stand in a grant: what may be a secret is
+    not."""
     if not isinstance(value, bool | int | str) or is_secret_name(name):
         return False
-    return not isinstance(value, str) or (len(value) <= _LONGEST and REDACTED not in value and MASK not in value)
+    return not isinstance(value, str) or (
+        len(value) <= _LONGEST and REDACTED not in value and MASK not in value
+    )
 
 
 @dataclass(slots=True)
@@ -63,12 +73,19 @@ class Folder:
         self.uris += 1
 
     def narrower(self, pattern: str) -> str:
-        """The narrowest pattern for all of them that ends at a folder, if it is narrower than ``pattern``; else empty."""
+        """The narrowest pattern for all of them that ends at a folder, if it is narrower than
+        ``pattern``; else empty."""
         if self.uris < LEAST or self._unknown:
             return ""
-        first, last = self._first, self._last
+        first = self._first
+        last = self._last
         shared = next(
-            (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
+            (
+                place
+                for place, pair in enumerate(zip(first, last, strict=False))
+                if pair[0] != pair[1]
+            ),
+            len(first),
         )
         folder, slash, _ = first[:shared].rpartition("/")
         narrow = f"{folder}{slash}*"

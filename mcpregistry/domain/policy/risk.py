@@ -1,4 +1,5 @@
-"""What a call of a tool may do, from what an operator has confirmed; a server's own claims never count."""
+"""What a call of a tool may do, from what an operator has confirmed; a server's own claims never
+count."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Protocol
 
 
 class Level(StrEnum):
-    """How much harm a call may do; shown to approvers and readable as ``tool.risk`` in conditions."""
+    """How much harm a call may do; shown to approvers and readable as ``tool.risk`` in
+    conditions."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -42,7 +44,8 @@ class Risk:
 
 
 def risk_of(tool: Confirmed) -> Risk:
-    """Low: changes nothing and stays at home. Medium: one of the two. High: may destroy, or acts abroad."""
+    """Low: changes nothing and stays at home. Medium: one of the two. High: may destroy, or acts
+    abroad."""
     read_only = tool.read_only is True
     destructive = not read_only and tool.destructive is not False
     open_world = tool.open_world is not False

@@ -58,7 +58,8 @@ class RuleSpec:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over every field but names and ``refusal_seconds``: it changes with any edit that could change a decision."""
+        """SHA-256 over every field but names and ``refusal_seconds``: it changes with any edit that
+        could change a decision."""
         facts = {key: value for key, value in asdict(self).items() if key not in _NOT_DECIDING}
         return digest("rule", stored(facts))
 
@@ -69,9 +70,18 @@ class RuleSpec:
     @property
     def terms(self) -> Terms:
         return Terms(
-            self.id, self.name, self.fingerprint, self.group_id, self.group, self.quorum, self.decide_seconds,
-            self.execute_seconds, self.requester_may_confirm, self.run_if_caller_left, self.refusal_seconds,
-        )  # fmt: skip
+            self.id,
+            self.name,
+            self.fingerprint,
+            self.group_id,
+            self.group,
+            self.quorum,
+            self.decide_seconds,
+            self.execute_seconds,
+            self.requester_may_confirm,
+            self.run_if_caller_left,
+            self.refusal_seconds,
+        )
 
 
 class Fit(StrEnum):
@@ -93,7 +103,8 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``broken`` says why a condition cannot be used at all; such a rule fails whenever it is asked."""
+    """``broken`` says why a condition cannot be used at all; such a rule fails whenever it is
+    asked."""
 
     spec: RuleSpec
     condition: Condition | None
@@ -109,18 +120,24 @@ class Rule:
         return self.condition is not None and not self.fixed and not self.condition.loops
 
     def concerns(self, question: Question) -> bool:
-        """Whether the rule's scopes (agent, endpoint, server, tool, expert tool) all fit; its condition is not asked."""
+        """Whether the rule's scopes (agent, endpoint, server, tool, expert tool) all fit; its
+        condition is not asked."""
         spec = self.spec
         return (
             (spec.agent_id is None or spec.agent_id == question.agent.id)
             and (spec.endpoint is None or spec.endpoint == question.endpoint.slug)
             and (spec.server_id is None or spec.server_id == question.server.id)
-            and (spec.tool_id is None or spec.tool_id == question.tool.id or question.keeps(spec.tool_id, spec.outcome))
+            and (
+                spec.tool_id is None
+                or spec.tool_id == question.tool.id
+                or question.keeps(spec.tool_id, spec.outcome)
+            )
             and (not spec.expert or spec.expert == question.expert)
         )
 
     def verdict(self, context: Any, arguments: Mapping[str, Any]) -> Verdict:
-        """Ask the condition. ``context`` is CEL's, or the ``ConditionFailed`` that making it raised."""
+        """Ask the condition. ``context`` is CEL's, or the ``ConditionFailed`` that making it
+        raised."""
         if self.broken:
             return Verdict(self.spec, Fit.FAILED, self.broken)
         if self.condition is None:
@@ -128,7 +145,9 @@ class Rule:
         try:
             if isinstance(context, ConditionFailed):
                 raise context
-            return Verdict(self.spec, Fit.FITS if self.condition.holds(context, arguments) else Fit.NOT)
+            return Verdict(
+                self.spec, Fit.FITS if self.condition.holds(context, arguments) else Fit.NOT
+            )
         except ConditionFailed as error:
             return Verdict(self.spec, Fit.FAILED, str(error))
 
@@ -141,7 +160,8 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Concerned:
-    """The rules about one agent, endpoint and tool. ``said`` holds the verdicts that no call can change."""
+    """The rules about one agent, endpoint and tool. ``said`` holds the verdicts that no call can
+    change."""
 
     question: Question
     rules: tuple[Rule, ...]
@@ -153,7 +173,11 @@ class _Concerned:
 
     def is_about(self, question: Question) -> bool:
         mine = self.question
-        return mine.agent is question.agent and mine.server is question.server and mine.tool is question.tool
+        return (
+            mine.agent is question.agent
+            and mine.server is question.server
+            and mine.tool is question.tool
+        )
 
     def context(self, question: Question) -> Any:
         """The facts of this call as CEL takes them, or the ConditionFailed that they cause."""
@@ -161,7 +185,9 @@ class _Concerned:
         if "args" in self.variables:
             given = question.arguments
             facts["args"] = (
-                given if self.arguments is None else {name: given[name] for name in self.arguments if name in given}
+                given
+                if self.arguments is None
+                else {name: given[name] for name in self.arguments if name in given}
             )
         if "call" in self.variables:
             facts["call"] = _call(question)
@@ -203,7 +229,9 @@ class Rules:
     def __init__(self, specs: Iterable[RuleSpec], default: Outcome = Outcome.ASK) -> None:
         self.default = default
         self.rules = tuple(_compiled(spec) for spec in sorted(specs, key=_by_priority))
-        self._by_scope: dict[tuple[str, int], tuple[list[Rule], list[_Block]]] = defaultdict(lambda: ([], []))
+        self._by_scope: dict[tuple[str, int], tuple[list[Rule], list[_Block]]] = defaultdict(
+            lambda: ([], [])
+        )
         together: dict[tuple[Any, ...], list[Rule]] = defaultdict(list)
         for rule in self.rules:
             if rule.blockable:
@@ -220,23 +248,28 @@ class Rules:
         The rules about its agent, endpoint and tool are worked out once and remembered.
         """
         about = self._concerned(question)
-        found = _Found(about.context(question) if about.variables else None, question.arguments, about.said)
+        found = _Found(
+            about.context(question) if about.variables else None, question.arguments, about.said
+        )
         found.take(about.rules)
         for block in about.blocks:
             if found.may_take(block.top) and not _is_false(block, found.context):
                 found.take(block.rules)
-        return self._concluded(found.fits, [v for v in found.failed if found.may_take(v.rule.priority)])
+        return self._concluded(
+            found.fits, [v for v in found.failed if found.may_take(v.rule.priority)]
+        )
 
     def explain(self, question: Question) -> tuple[Verdict, ...]:
-        """The verdict of every rule about one call, the highest priority first; "Why?", ``manage.py policy`` and replay
-        show it.
+        """The verdict of every rule about one call, the highest priority first; "Why?", ``manage.py
+        policy`` and replay show it.
         """
         about = self._concerned(question)
         context: Any = about.context(question) if about.variables else None
         return tuple(
             rule.verdict(context, question.arguments)
             if rule.spec.id not in about.said and rule.concerns(question)
-            else about.said.get(rule.spec.id) or Verdict(rule.spec, Fit.ELSEWHERE, _elsewhere(rule.spec, question))
+            else about.said.get(rule.spec.id)
+            or Verdict(rule.spec, Fit.ELSEWHERE, _elsewhere(rule.spec, question))
             for rule in self.rules
         )
 
@@ -244,10 +277,14 @@ class Rules:
         outcome = max((spec.outcome for spec in fits), key=_strictness, default=self.default)
         alerts = tuple((v.rule.id, v.rule.name, v.why) for v in failed)
         if failed and outcome is not Outcome.DENY:
-            asking = [v.rule for v in failed] + [spec for spec in fits if spec.outcome is Outcome.ASK]
+            asking = [v.rule for v in failed] + [
+                spec for spec in fits if spec.outcome is Outcome.ASK
+            ]
             spec = min(asking, key=_terms_strictness)
             first = failed[0]
-            reason = f"the condition of rule '{first.rule.name}' could not be evaluated: {first.why}"
+            reason = (
+                f"the condition of rule '{first.rule.name}' could not be evaluated: {first.why}"
+            )
             return Decision(Outcome.ASK, reason, spec.terms, spec.id, alerts)
         if not fits:
             terms = DEFAULT_TERMS if outcome is Outcome.ASK else None
@@ -268,17 +305,29 @@ class Rules:
         return known
 
     def _worked_out(self, question: Question) -> _Concerned:
-        """What the rules say of this agent, endpoint and tool, whatever the arguments of a call will be."""
+        """What the rules say of this agent, endpoint and tool, whatever the arguments of a call
+        will be."""
         rules, blocks = self._in_scope(question)
         facts = _facts(question)
         said = _said_of_all_calls(rules, facts)
-        rules = [rule for rule in rules if rule.spec.id not in said or said[rule.spec.id].fit is not Fit.NOT]
-        asked = [rule for rule in rules if not rule.fixed] + [rule for block in blocks for rule in block.rules]
+        rules = [
+            rule
+            for rule in rules
+            if rule.spec.id not in said or said[rule.spec.id].fit is not Fit.NOT
+        ]
+        asked = [rule for rule in rules if not rule.fixed] + [
+            rule for block in blocks for rule in block.rules
+        ]
         variables, arguments = _reads(asked)
         return _Concerned(
-            question, tuple(sorted(rules, key=lambda rule: _by_priority(rule.spec))), tuple(blocks), said, facts,
-            variables, arguments,
-        )  # fmt: skip
+            question,
+            tuple(sorted(rules, key=lambda rule: _by_priority(rule.spec))),
+            tuple(blocks),
+            said,
+            facts,
+            variables,
+            arguments,
+        )
 
     def _in_scope(self, question: Question) -> tuple[list[Rule], list[_Block]]:
         indexed = [self._by_scope[key] for key in _indices(question) if key in self._by_scope]
@@ -298,7 +347,8 @@ def _said_of_all_calls(rules: Sequence[Rule], facts: Mapping[str, Any]) -> dict[
 
 
 def _compiled(spec: RuleSpec) -> Rule:
-    """A condition that was valid when saved but is not now must not keep the others from counting."""
+    """A condition that was valid when saved but is not now must not keep the others from
+    counting."""
     try:
         return Rule(spec, compile_condition(spec.condition) if spec.condition.strip() else None)
     except ConditionInvalid as error:
@@ -359,12 +409,21 @@ def _strictness(outcome: Outcome) -> int:
 
 def _terms_strictness(spec: RuleSpec) -> tuple[Any, ...]:
     """Smallest first: more people, not the requester himself, named people, less time."""
-    return -spec.quorum, spec.requester_may_confirm, spec.group_id is None, spec.decide_seconds, spec.name, spec.id
+    return (
+        -spec.quorum,
+        spec.requester_may_confirm,
+        spec.group_id is None,
+        spec.decide_seconds,
+        spec.name,
+        spec.id,
+    )
 
 
 def _facts(question: Question) -> dict[str, Any]:
     """What conditions may read and what stays the same from call to call."""
-    tool, server, risk = question.tool, question.server, risk_of(question.tool)
+    tool = question.tool
+    server = question.server
+    risk = risk_of(question.tool)
     return {
         "tool": {
             "kind": tool.kind,

@@ -1,1 +1,2 @@
-"""What public MCP registries list, read from their documents. Pure; knows no network and no rows."""
+"""What public MCP registries list, read from their documents. Pure; knows no network and no
+rows."""

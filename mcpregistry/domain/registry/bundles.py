@@ -1,4 +1,5 @@
-"""What a bundle asks for, as a way with inputs like those of a registry's entry; filled in by the same ``filled``."""
+"""What a bundle asks for, as a way with inputs like those of a registry's entry; filled in by the
+same ``filled``."""
 
 from __future__ import annotations
 
@@ -21,16 +22,27 @@ def way_of(manifest: Manifest, folder: str) -> Way:
             "The bundle needs a secret on its command line, where other users of this machine could read it.",
             remedy="Report it to the developers of the bundle, or choose another install option.",
         )
-    slots = [_slot("environment", name, value, inputs, folder) for name, value in manifest.env.items()]
-    return Way("mcpb", "stdio", manifest.name, manifest.version, (*slots, *_words(rest, inputs, folder)))
+    slots = [
+        _slot("environment", name, value, inputs, folder) for name, value in manifest.env.items()
+    ]
+    return Way(
+        "mcpb", "stdio", manifest.name, manifest.version, (*slots, *_words(rest, inputs, folder))
+    )
 
 
 def _input(setting: Setting) -> Input:
     choices = ("true", "false") if setting.kind == "boolean" else ()
     return Input(
-        place="setting", name=setting.key, description=setting.description or setting.title, required=setting.required,
-        secret=setting.sensitive, default=setting.default, choices=choices, variable=setting.key, many=setting.many,
-    )  # fmt: skip
+        place="setting",
+        name=setting.key,
+        description=setting.description or setting.title,
+        required=setting.required,
+        secret=setting.sensitive,
+        default=setting.default,
+        choices=choices,
+        variable=setting.key,
+        many=setting.many,
+    )
 
 
 def _words(words: Iterable[str], inputs: dict[str, Input], folder: str) -> Iterable[Slot]:

@@ -1,7 +1,9 @@
-"""Container images (OCI) of registries: which are taken, and the command by which one is started. Pure.
+"""Container images (OCI) of registries: which are taken, and the command by which one is started.
+Pure.
 
-An image is started by its digest, never by a tag that somebody can move. It gets its environment, its arguments and perhaps
-the network, and nothing else of this machine: no folder, no device, no capability.
+An image is started by its digest, never by a tag that somebody can move. It gets its environment,
+its arguments and perhaps the network, and nothing else of this machine: no folder, no device, no
+capability.
 """
 
 from __future__ import annotations
@@ -24,25 +26,43 @@ _IMAGE = re.compile(
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USE_DIGEST = "Enter sha256: followed by 64 hexadecimal digits (0-9 and a-f)."
 _ENV = ("-e", "--env")
-# What the container program itself goes by: an entry could lead it to another machine or make it start something.
+# What the container program itself goes by: an entry could lead it to another machine or make it
+# start something.
 _OF_THE_CLIENT = re.compile(
     r"PATH|HOME|TMPDIR|[A-Z]*_PROXY|LD_.*|SSL_CERT_.*|XDG_.*|DBUS_.*|GODEBUG|GOTRACEBACK|STORAGE_(?:DRIVER|OPTS|CONF)|"
     r"REGISTRY_AUTH_FILE|_?(?:DOCKER|BUILDKIT|BUILDX|COMPOSE|PODMAN|CONTAINERS?|CONMON|NOTIFY|LISTEN|MOBY|OCI)_.*",
     re.IGNORECASE,
 )
 OPTIONS = (
-    "run", "--rm", "--interactive", "--init", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL",  # noqa: S108 - inside of the container
-    "--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "512m",
-)  # fmt: skip
+    "run",
+    "--rm",
+    "--interactive",
+    "--init",
+    "--read-only",
+    "--tmpfs",
+    "/tmp",  # noqa: S108 -- in the container
+    "--cap-drop",
+    "ALL",
+    "--security-opt",
+    "no-new-privileges",
+    "--pids-limit",
+    "256",
+    "--memory",
+    "512m",
+)
 # What a person is asked for besides what the entry names, as inputs of a registry's entry.
 NETWORK = {
-    "name": "network", "isRequired": True, "default": "none", "choices": ["none", "bridge"],
+    "name": "network",
+    "isRequired": True,
+    "default": "none",
+    "choices": ["none", "bridge"],
     "description": "With bridge, the container can reach the network, including the addresses of this machine.",
-}  # fmt: skip
+}
 DIGEST = {
-    "name": "digest", "isRequired": True,
+    "name": "digest",
+    "isRequired": True,
     "description": "The image's digest, sha256:…, because a tag can change. Show it with: docker buildx imagetools inspect IMAGE",
-}  # fmt: skip
+}
 DIGEST_KEY = f"image {DIGEST['name']}"  # as an input of a way
 _HUB = "registry-1.docker.io"  # where docker.io's images lie
 _OWN_MACHINE = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3})(?::\d+)?")
@@ -50,7 +70,8 @@ _OWN_MACHINE = re.compile(r"(?:localhost|127(?:\.\d{1,3}){3})(?::\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A tag of an image at its registry. As docker has it, this machine's own registries may go without TLS."""
+    """A tag of an image at its registry. As docker has it, this machine's own registries may go
+    without TLS."""
 
     host: str
     path: str
@@ -68,7 +89,8 @@ class Image:
 
 
 def tagged(identifier: str) -> Image | None:
-    """Where to ask for the digest of its tag; None for what has a digest already. Raises ConfigInvalid as ``check_image``."""
+    """Where to ask for the digest of its tag; None for what has a digest already. Raises
+    ConfigInvalid as ``check_image``."""
     if check_image(identifier):
         return None
     found = _IMAGE.fullmatch(identifier)
@@ -80,11 +102,14 @@ def tagged(identifier: str) -> Image | None:
 
 
 def check_image(identifier: str) -> str:
-    """Its digest; empty where it names a tag alone. Raises ConfigInvalid for what is no image's whole name."""
+    """Its digest; empty where it names a tag alone. Raises ConfigInvalid for what is no image's
+    whole name."""
     found = _IMAGE.fullmatch(identifier)
     if found is None or len(identifier) > 500:
         raise ConfigInvalid(
-            error_texts.not_valid(plain(identifier, 100), "a full image name that includes the registry")
+            error_texts.not_valid(
+                plain(identifier, 100), "a full image name that includes the registry"
+            )
         )
     return found["digest"] or ""
 
@@ -92,7 +117,8 @@ def check_image(identifier: str) -> str:
 def environment(
     runtime: Iterable[Mapping[str, Any]], variables: Iterable[Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
-    """The variables that the entry names, those of ``-e`` among them. Raises ConfigInvalid for anything else that it needs
+    """The variables that the entry names, those of ``-e`` among them. Raises ConfigInvalid for
+    anything else that it needs
 
     of the container program, such as a folder of this machine.
     """
@@ -136,13 +162,21 @@ def with_digest(command: Sequence[str], digest: str) -> list[str]:
     image = started(command)
     assert image
     name, before = image
-    return [f"{name}@{digest}" if word.startswith(name) and word.endswith(f"@{before}") else word for word in command]
+    return [
+        f"{name}@{digest}" if word.startswith(name) and word.endswith(f"@{before}") else word
+        for word in command
+    ]
 
 
 def command(
-    program: str, identifier: str, asked: Mapping[str, str], env: Iterable[str], words: Iterable[str]
+    program: str,
+    identifier: str,
+    asked: Mapping[str, str],
+    env: Iterable[str],
+    words: Iterable[str],
 ) -> list[str]:
-    """The words that start it. ``asked``: digest and network; ``env``: names, whose values go by the environment.
+    """The words that start it. ``asked``: digest and network; ``env``: names, whose values go by
+    the environment.
 
     Raises ConfigInvalid for a digest that is none.
     """
@@ -151,4 +185,12 @@ def command(
     if found is None or not _DIGEST.fullmatch(digest):
         raise ConfigInvalid("The image's digest is not valid.", remedy=_USE_DIGEST)
     passed = [word for name in sorted(env) for word in ("--env", name)]
-    return [program, *OPTIONS, "--network", asked["network"], *passed, f"{found['name']}@{digest}", *words]
+    return [
+        program,
+        *OPTIONS,
+        "--network",
+        asked["network"],
+        *passed,
+        f"{found['name']}@{digest}",
+        *words,
+    ]

@@ -40,7 +40,8 @@ class Unreadable(Exception):
 class Entry:
     """One version of one server. ``document``: its server.json as canonical JSON.
 
-    Which version is the newest the registry says as well, but not always again when that changes: it is worked out.
+    Which version is the newest the registry says as well, but not always again when that changes:
+    it is worked out.
     """
 
     name: str
@@ -66,21 +67,30 @@ def read(item: object) -> Entry:
     try:
         document = canonical(server)
     except ValueError as error:
-        raise Unreadable("it contains numbers that are too large, or is nested too deeply") from error
+        raise Unreadable(
+            "it contains numbers that are too large, or is nested too deeply"
+        ) from error
     if len(document.encode()) > MOST_ENTRY_BYTES:
         raise Unreadable("it is longer than 64 KiB")
-    packages, remotes = _listed(server, "packages"), _listed(server, "remotes")
+    packages = _listed(server, "packages")
+    remotes = _listed(server, "remotes")
     if "version_detail" in server or any("registry_name" in each for each in packages):
         raise Unreadable("it has the format that was used before September 2025")
     meta = item.get("_meta")
     said = meta.get(OFFICIAL) if isinstance(meta, dict) else None
     said = said if isinstance(said, dict) else {}
     return Entry(
-        name=_name(server), version=_version(server.get("version")), title=_text(server, "title", 200),
-        description=_text(server, "description", 1_000), status=_status(said.get("status")),
-        status_message=plain(str(said.get("statusMessage") or ""), 500), published_at=_time(said.get("publishedAt")),
-        updated_at=_time(said.get("updatedAt")), kinds=_kinds(packages, remotes), document=document,
-    )  # fmt: skip
+        name=_name(server),
+        version=_version(server.get("version")),
+        title=_text(server, "title", 200),
+        description=_text(server, "description", 1_000),
+        status=_status(said.get("status")),
+        status_message=plain(str(said.get("statusMessage") or ""), 500),
+        published_at=_time(said.get("publishedAt")),
+        updated_at=_time(said.get("updatedAt")),
+        kinds=_kinds(packages, remotes),
+        document=document,
+    )
 
 
 def _name(server: Mapping[str, Any]) -> str:
@@ -131,7 +141,8 @@ def _listed(server: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _kinds(packages: list[dict[str, Any]], remotes: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Of which kinds its packages are, and ``remote``; kinds that this site does not install are there as well."""
+    """Of which kinds its packages are, and ``remote``; kinds that this site does not install are
+    there as well."""
     said = (each.get("registryType") for each in packages)
     kinds = {each for each in said if isinstance(each, str) and _KIND.fullmatch(each)}
     return tuple(sorted(kinds)[:MOST_KINDS]) + (("remote",) if remotes else ())

@@ -1,7 +1,8 @@
-"""What people enter for an entry's settings becomes a launch: arguments, environment, headers and address. Pure.
+"""What people enter for an entry's settings becomes a launch: arguments, environment, headers and
+address. Pure.
 
-Nothing is handed to a shell, an argument stays one word, and no value moves an address to another host than the entry
-and the person together have named. Source: the schema of server.json.
+Nothing is handed to a shell, an argument stays one word, and no value moves an address to another
+host than the entry and the person together have named. Source: the schema of server.json.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def filled(way: Way, given: Mapping[str, str]) -> Launch:
     """
     values = {each.key: given.get(each.key) or each.default for each in way.inputs}
     _check(way, given, values)
-    env, headers, arguments, url, image = {}, {}, [], "", {}
+    env = {}
+    headers = {}
+    arguments = []
+    url = ""
+    image = {}
     for slot in way.slots:
         if (text := _text(slot, values)) is None:
             continue
@@ -61,7 +66,9 @@ def _check(way: Way, given: Mapping[str, str], values: Mapping[str, str]) -> Non
             remedy=f"Use only these names: {', '.join(values)}." if values else "Leave it out.",
         )
     if missing := [each.key for each in way.inputs if each.required and not values[each.key]]:
-        raise ConfigInvalid(f"These settings are required: {', '.join(missing)}.", remedy="Enter a value for each.")
+        raise ConfigInvalid(
+            f"These settings are required: {', '.join(missing)}.", remedy="Enter a value for each."
+        )
     for each in way.inputs:
         if each.choices and values[each.key] not in ("", *each.choices):
             raise ConfigInvalid(
@@ -104,12 +111,16 @@ def _in_address(asked: Input, value: str, *, in_host: bool) -> str:
             )
         return value
     if value in (".", ".."):
-        raise ConfigInvalid(f"The value of {asked.key} would change the path of the address.", remedy="Enter a name.")
+        raise ConfigInvalid(
+            f"The value of {asked.key} would change the path of the address.",
+            remedy="Enter a name.",
+        )
     return value if is_reference(value) else quote(value, safe="")
 
 
 def _words(slot: Slot, text: str, values: Mapping[str, str]) -> list[str]:
-    """A positional argument is one word, a named one two, a flag one or none; several values are a word each."""
+    """A positional argument is one word, a named one two, a flag one or none; several values are a
+    word each."""
     if slot.inputs and slot.inputs[0].flag and slot.name:
         return [slot.name] if text == "true" else []
     only = slot.inputs[0] if len(slot.inputs) == 1 else None

@@ -1,7 +1,8 @@
 """What this site publishes as a registry of its own: documents of its endpoints. Pure.
 
-An endpoint is an entry, not each server behind it: all servers of an endpoint lie at one address, so a host that took two
-of them would have every tool twice. Which approved servers it holds stands in the entry's ``_meta``. Source: MCP Registry API v0.1, and the schema of server.json.
+An endpoint is an entry, not each server behind it: all servers of an endpoint lie at one address,
+so a host that took two of them would have every tool twice. Which approved servers it holds stands
+in the entry's ``_meta``. Source: MCP Registry API v0.1, and the schema of server.json.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from mcpregistry.domain.registry.entries import OFFICIAL
 from mcpregistry.domain.text.canonical import plain
 
 SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
-_DESCRIPTION, _TITLE = 100, 100  # characters, by the schema
+# characters, by the schema
+_DESCRIPTION = 100
+_TITLE = 100
 _LABEL = re.compile(r"[a-z0-9-]+", re.ASCII)
 
 
@@ -32,7 +35,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An endpoint as others see it. ``revision`` rises with each change of it; ``servers``: what the one who asks gets."""
+    """An endpoint as others see it. ``revision`` rises with each change of it; ``servers``: what
+    the one who asks gets."""
 
     slug: str
     title: str
@@ -48,7 +52,8 @@ class Published:
 
 
 def namespace(site_url: str) -> str:
-    """The site's host, backwards (``com.example.tools``); ``local`` and its words for a machine without a public name."""
+    """The site's host, backwards (``com.example.tools``); ``local`` and its words for a machine
+    without a public name."""
     host = (urlsplit(site_url).hostname or "").lower()
     try:
         ip_address(host)
@@ -77,18 +82,33 @@ def entry_of(endpoint: Published, site_url: str) -> dict[str, Any]:
     title = plain(endpoint.title or endpoint.slug, _TITLE)
     return {
         "server": {
-            "$schema": SCHEMA, "name": name_of(endpoint.slug, site_url), "version": endpoint.version, "title": title,
+            "$schema": SCHEMA,
+            "name": name_of(endpoint.slug, site_url),
+            "version": endpoint.version,
+            "title": title,
             "description": plain(f"Approved tools of {host}: {title}", _DESCRIPTION),
-            "remotes": [{"type": "streamable-http", "url": f"{site_url}/mcp/{endpoint.slug}", "headers": [header]}],
+            "remotes": [
+                {
+                    "type": "streamable-http",
+                    "url": f"{site_url}/mcp/{endpoint.slug}",
+                    "headers": [header],
+                }
+            ],
         },
         "_meta": {
             OFFICIAL: {
-                "status": "active", "isLatest": True, "publishedAt": _time(endpoint.created_at),
+                "status": "active",
+                "isLatest": True,
+                "publishedAt": _time(endpoint.created_at),
                 "updatedAt": _time(endpoint.changed_at),
             },
-            **({f"{namespace(site_url)}/servers": [_held(each) for each in endpoint.servers]} if endpoint.servers else {}),
+            **(
+                {f"{namespace(site_url)}/servers": [_held(each) for each in endpoint.servers]}
+                if endpoint.servers
+                else {}
+            ),
         },
-    }  # fmt: skip
+    }
 
 
 def _held(server: Held) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The ways in which an entry of a registry can become a server: a package that runs here, or an address elsewhere.
+"""The ways in which an entry of a registry can become a server: a package that runs here, or an
+address elsewhere.
 
-A way says what a person is asked for. Nothing of an entry is filled in or run by itself: its texts are a stranger's.
-Source: the schema of server.json (``packages``, ``remotes`` and their inputs).
+A way says what a person is asked for. Nothing of an entry is filled in or run by itself: its texts
+are a stranger's. Source: the schema of server.json (``packages``, ``remotes`` and their inputs).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from mcpregistry.domain.registry import containers
 from mcpregistry.domain.servers.launch import check_url
 from mcpregistry.domain.text.canonical import plain
 
-MOST_WAYS, MOST_INPUTS = 20, 50
+MOST_WAYS = 20
+MOST_INPUTS = 50
 VARIABLE = re.compile(r"\{([A-Za-z0-9_.-]{1,100})\}")
 _TRANSPORTS = {"streamable-http": "http", "sse": "sse"}
 _ODD = (ConfigInvalid, KeyError, TypeError, ValueError, AttributeError)
@@ -27,10 +29,11 @@ _INSTALLED = {each.value for each in Ecosystem}
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Something that the server wants to be given. ``place``: environment, header, argument, address, image or setting.
+    """Something that the server wants to be given. ``place``: environment, header, argument,
+    address, image or setting.
 
-    ``flag``: an argument that is there or not; its choices are true and false. ``variable``: its name in the slot's text.
-    ``many``: one value a line, each a word of its own.
+    ``flag``: an argument that is there or not; its choices are true and false. ``variable``: its
+    name in the slot's text. ``many``: one value a line, each a word of its own.
     """
 
     place: str
@@ -52,9 +55,11 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One argument, variable, header or the address: ``text`` with its ``{variables}``, or what a person enters.
+    """One argument, variable, header or the address: ``text`` with its ``{variables}``, or what a
+    person enters.
 
-    ``name``: of the variable or header, or the word before a named argument's value; empty where there is none.
+    ``name``: of the variable or header, or the word before a named argument's value; empty where
+    there is none.
     """
 
     place: str
@@ -67,9 +72,9 @@ class Slot:
 class Way:
     """One package or remote. ``problem``: why it cannot be added here, in a sentence; else empty.
 
-    ``kind``: npm, pypi, mcpb, oci, remote, or what else the entry says; ``transport``: stdio, http or sse, empty for what is no
-    package or address that this site knows; ``identifier``: the package's name, or the URL. ``version``: of a
-    bundle the SHA-256 of its file.
+    ``kind``: npm, pypi, mcpb, oci, remote, or what else the entry says; ``transport``: stdio, http
+    or sse, empty for what is no package or address that this site knows; ``identifier``: the
+    package's name, or the URL. ``version``: of a bundle the SHA-256 of its file.
     """
 
     kind: str
@@ -91,10 +96,13 @@ class Way:
 
 
 def ways(document: str) -> list[Way]:
-    """What the entry offers, of its server.json as text. One that cannot be used is there with its problem."""
+    """What the entry offers, of its server.json as text. One that cannot be used is there with its
+    problem."""
     server = json.loads(document)
     found = [_tried(_package, each, "registryType") for each in _dicts(server.get("packages"))]
-    return (found + [_tried(_remote, each, "") for each in _dicts(server.get("remotes"))])[:MOST_WAYS]
+    return (found + [_tried(_remote, each, "") for each in _dicts(server.get("remotes"))])[
+        :MOST_WAYS
+    ]
 
 
 def _tried(read: Callable[[dict[str, Any]], Way], raw: dict[str, Any], kind: str) -> Way:
@@ -106,13 +114,21 @@ def _tried(read: Callable[[dict[str, Any]], Way], raw: dict[str, Any], kind: str
 
 
 def _why(error: Exception) -> str:
-    return error.message if isinstance(error, ConfigInvalid) else "The entry does not follow the registry format."
+    return (
+        error.message
+        if isinstance(error, ConfigInvalid)
+        else "The entry does not follow the registry format."
+    )
 
 
 def _package(raw: dict[str, Any]) -> Way:
-    kind, identifier, version = raw["registryType"], raw["identifier"], raw.get("version") or ""
+    kind = raw["registryType"]
+    identifier = raw["identifier"]
+    version = raw.get("version") or ""
     if kind not in (*_INSTALLED, containers.KIND):
-        raise ConfigInvalid(f"This site does not install packages of the kind '{plain(str(kind), 20)}'.")
+        raise ConfigInvalid(
+            f"This site does not install packages of the kind '{plain(str(kind), 20)}'."
+        )
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
         raise ConfigInvalid(
             "The package starts a web server, and every program on this machine could call its port without this site. "
@@ -129,7 +145,10 @@ def _package(raw: dict[str, Any]) -> Way:
             if kind == Ecosystem.MCPB
             else "The entry does not state an exact version."
         )
-    settings = ("argument", raw.get("packageArguments")), ("environment", raw.get("environmentVariables"))
+    settings = (
+        ("argument", raw.get("packageArguments")),
+        ("environment", raw.get("environmentVariables")),
+    )
     return _asking(Way(kind, "stdio", identifier, version), settings)
 
 
@@ -137,28 +156,45 @@ def _image(raw: dict[str, Any], identifier: str) -> Way:
     digest = containers.check_image(identifier)
     way = Way(containers.KIND, "stdio", identifier, "")
     try:
-        env = list(containers.environment(_dicts(raw.get("runtimeArguments")), _dicts(raw.get("environmentVariables"))))
+        env = list(
+            containers.environment(
+                _dicts(raw.get("runtimeArguments")), _dicts(raw.get("environmentVariables"))
+            )
+        )
     except ConfigInvalid as error:
         return replace(way, problem=error.message)
     asked = [containers.NETWORK] if digest else [containers.DIGEST, containers.NETWORK]
-    return _asking(way, (("image", asked), ("environment", env), ("argument", raw.get("packageArguments"))))
+    return _asking(
+        way, (("image", asked), ("environment", env), ("argument", raw.get("packageArguments")))
+    )
 
 
 def _remote(raw: dict[str, Any]) -> Way:
-    transport, url = _TRANSPORTS.get(raw["type"], ""), raw["url"]
+    transport = _TRANSPORTS.get(raw["type"], "")
+    url = raw["url"]
     check_url(VARIABLE.sub("x", url), ("http", "https"))
     if not transport:
-        raise ConfigInvalid(f"This site does not support the transport '{plain(str(raw['type']), 20)}'.")
+        raise ConfigInvalid(
+            f"This site does not support the transport '{plain(str(raw['type']), 20)}'."
+        )
     way = Way("remote", transport, plain(url, 2_000), "")
     return _asking(way, [("header", raw.get("headers"))], url, raw.get("variables") or {})
 
 
-def _asking(way: Way, settings: Iterable[tuple[str, object]], url: str = "", variables: Any = ()) -> Way:
-    """The way with what it asks for. Where that cannot be entered it has a problem, and is known all the same."""
+def _asking(
+    way: Way, settings: Iterable[tuple[str, object]], url: str = "", variables: Any = ()
+) -> Way:
+    """The way with what it asks for. Where that cannot be entered it has a problem, and is known
+    all the same."""
     try:
         slots = [slot for place, raw in settings for slot in _slots(place, raw)]
         if url:
-            slots.insert(0, Slot("address", "", tuple(_variables("address", "", url, variables, asked=True)), url))
+            slots.insert(
+                0,
+                Slot(
+                    "address", "", tuple(_variables("address", "", url, variables, asked=True)), url
+                ),
+            )
         return replace(way, slots=_checked(slots))
     except _ODD as error:
         return replace(way, problem=_why(error))
@@ -167,36 +203,54 @@ def _asking(way: Way, settings: Iterable[tuple[str, object]], url: str = "", var
 def _slots(place: str, raw: object) -> Iterator[Slot]:
     for number, slot in enumerate(_dicts(raw), 1):
         name = str(slot.get("name") or "")
-        label, fixed = name or str(slot.get("valueHint") or f"{place} {number}"), slot.get("value")
+        label = name or str(slot.get("valueHint") or f"{place} {number}")
+        fixed = slot.get("value")
         if isinstance(fixed, str):
             secret = slot.get("isSecret") is True
-            inputs = tuple(_variables(place, f"{label}: ", fixed, slot.get("variables") or {}, secret=secret))
+            inputs = tuple(
+                _variables(place, f"{label}: ", fixed, slot.get("variables") or {}, secret=secret)
+            )
             yield Slot(place, name, inputs, fixed)
         else:
             yield Slot(place, name, (_input(place, label, slot),))
 
 
 def _variables(
-    place: str, before: str, text: str, known: Mapping[str, Any], *, secret: bool = False, asked: bool = False
+    place: str,
+    before: str,
+    text: str,
+    known: Mapping[str, Any],
+    *,
+    secret: bool = False,
+    asked: bool = False,
 ) -> Iterator[Input]:
-    """The variables in a text. ``asked``: also those of which the entry says nothing more; else they are plain text."""
+    """The variables in a text. ``asked``: also those of which the entry says nothing more; else
+    they are plain text."""
     for name in dict.fromkeys(VARIABLE.findall(text)):
         if asked or name in known:
             yield replace(
-                _input(place, f"{before}{name}", known.get(name, {"isRequired": True}), secret), variable=name
+                _input(place, f"{before}{name}", known.get(name, {"isRequired": True}), secret),
+                variable=name,
             )
 
 
 def _input(place: str, name: str, raw: Mapping[str, Any], secret: bool = False) -> Input:
-    default, choices = raw.get("default"), raw.get("choices") or []
+    default = raw.get("default")
+    choices = raw.get("choices") or []
     flag = place == "argument" and raw.get("format") == "boolean"
     secret = secret or raw.get("isSecret") is True
     return Input(
-        place=place, name=plain(name, 100), description=plain(str(raw.get("description") or ""), 500),
-        required=raw.get("isRequired") is True, secret=secret, flag=flag,
+        place=place,
+        name=plain(name, 100),
+        description=plain(str(raw.get("description") or ""), 500),
+        required=raw.get("isRequired") is True,
+        secret=secret,
+        flag=flag,
         default=plain(str(default), 500) if default is not None and not secret else "",
-        choices=("true", "false") if flag else tuple(plain(str(each), 200) for each in choices[:50]),
-    )  # fmt: skip
+        choices=("true", "false")
+        if flag
+        else tuple(plain(str(each), 200) for each in choices[:50]),
+    )
 
 
 def _checked(slots: list[Slot]) -> tuple[Slot, ...]:
@@ -206,14 +260,24 @@ def _checked(slots: list[Slot]) -> tuple[Slot, ...]:
         raise ConfigInvalid(f"The entry has more than {MOST_INPUTS} settings.")
     if len({each.key for each in inputs}) < len(inputs):
         raise ConfigInvalid("Two settings of the entry have the same name.")
-    said = [text for slot in slots for text in (slot.name, slot.text or "", *(each.default for each in slot.inputs))]
+    said = [
+        text
+        for slot in slots
+        for text in (slot.name, slot.text or "", *(each.default for each in slot.inputs))
+    ]
     if any("${" in text for text in said):
-        raise ConfigInvalid("The entry refers to secrets or variables of this site, which only its users may do.")
+        raise ConfigInvalid(
+            "The entry refers to secrets or variables of this site, which only its users may do."
+        )
     if any(each.secret and each.place == "argument" and each.required for each in inputs):
         raise ConfigInvalid(
             "The server needs a secret on its command line, where other users of this machine could read it."
         )
-    return tuple(slot for slot in slots if not (slot.place == "argument" and any(each.secret for each in slot.inputs)))
+    return tuple(
+        slot
+        for slot in slots
+        if not (slot.place == "argument" and any(each.secret for each in slot.inputs))
+    )
 
 
 def _dicts(raw: object) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""How much work an untrusted schema can make of checking a value: counted before anything is checked.
+"""How much work an untrusted schema can make of checking a value: counted before anything is
+checked.
 
 A validator visits the same place of a value once for every way that a schema leads there. Branches
-that lead twice to the same place (``anyOf`` of two references) double the visits with every step, so a
-schema of one kilobyte can keep a process busy for years. ``visits`` is an upper bound of how often the
-places along one path of a value are visited. A place is in an object or in an array, never both, so
-ways through them are counted apart: a recursive "any JSON" schema stays cheap.
+that lead twice to the same place (``anyOf`` of two references) double the visits with every step,
+so a schema of one kilobyte can keep a process busy for years. ``visits`` is an upper bound of how
+often the places along one path of a value are visited. A place is in an object or in an array,
+never both, so ways through them are counted apart: a recursive "any JSON" schema stays cheap.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _PLACES = {
 
 
 class TooTangled(ValueError):
-    """The schema refers outside itself, in a circle that never gets deeper, or in too long a chain."""
+    """The schema refers outside itself, in a circle that never gets deeper, or in too long a
+    chain."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +56,8 @@ class _Node:
 def visits(schema: Mapping[str, Any]) -> list[int]:
     """An upper bound of visits for each depth of the value, from 0.
 
-    The list ends where nothing changes any more, at 64 levels, or at ``LIMIT``. Raises ``TooTangled``.
+    The list ends where nothing changes any more, at 64 levels, or at ``LIMIT``. Raises
+    ``TooTangled``.
     """
     graph = _Graph(schema)
     found: list[int] = []
@@ -108,7 +111,11 @@ class _Graph:
             place = _PLACES.get(word)
             if place is not None:
                 into: list[_Node] = getattr(node, place)
-                into += [self._node(inner) for inner in self._parts(word, part) if isinstance(inner, Mapping)]
+                into += [
+                    self._node(inner)
+                    for inner in self._parts(word, part)
+                    if isinstance(inner, Mapping)
+                ]
         # These look at everything beside them once more.
         node.times = 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
 
@@ -144,11 +151,16 @@ class _Graph:
         if not reference.startswith("#"):
             raise TooTangled(f"it refers to another document ({reference[:100]})")
         name = unquote(reference[1:])
-        return [_pointed(self._document, name)] if not name or name[0] == "/" else self._anchors.get(name, [])
+        return (
+            [_pointed(self._document, name)]
+            if not name or name[0] == "/"
+            else self._anchors.get(name, [])
+        )
 
 
 def _anchors(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Named places. Raises TooTangled for a document within the document: there "#" means another one."""
+    """Named places. Raises TooTangled for a document within the document: there "#" means another
+    one."""
     found: dict[str, list[Any]] = {}
     identity = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
     waiting: list[Any] = [schema]
@@ -173,6 +185,11 @@ def _pointed(document: Any, pointer: str) -> Any:
         if isinstance(document, Mapping):
             document = document.get(step)
         else:
-            inside = isinstance(document, list) and step.isascii() and step.isdigit() and int(step) < len(document)
+            inside = (
+                isinstance(document, list)
+                and step.isascii()
+                and step.isdigit()
+                and int(step) < len(document)
+            )
             document = document[int(step)] if inside else None
     return document

@@ -1,7 +1,7 @@
 """What a person is asked for, so that a call has the arguments that a tool's input schema wants.
 
-Pure, and bounded however the schema is. It only lays out a form: whether the arguments fit is said by the pipeline,
-which validates them as those of every call.
+Pure, and bounded however the schema is. It only lays out a form: whether the arguments fit is said
+by the pipeline, which validates them as those of every call.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MOST_FIELDS, MOST_CHOICES = 40, 200
+MOST_FIELDS = 40
+MOST_CHOICES = 200
 Kind = Literal["text", "number", "boolean", "choice", "json"]
-_PLAIN: dict[str, Kind] = {"string": "text", "integer": "number", "number": "number", "boolean": "boolean"}
+_PLAIN: dict[str, Kind] = {
+    "string": "text",
+    "integer": "number",
+    "number": "number",
+    "boolean": "boolean",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One argument. ``default`` is what the form begins with, as it is typed; ``choices`` are JSON texts."""
+    """One argument. ``default`` is what the form begins with, as it is typed; ``choices`` are JSON
+    texts."""
 
     name: str
     kind: Kind
@@ -30,18 +37,27 @@ class Field:
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
-    """The arguments that the schema names, the required ones first. What is nested is one field, for JSON."""
+    """The arguments that the schema names, the required ones first. What is nested is one field,
+    for JSON."""
     named = schema.get("properties")
     if not isinstance(named, Mapping):
         return []
     required = schema.get("required")
-    wanted = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
-    found = [_field(str(name), said, str(name) in wanted) for name, said in list(named.items())[:MOST_FIELDS]]
+    wanted = (
+        {name for name in required if isinstance(name, str)}
+        if isinstance(required, list)
+        else set()
+    )
+    found = [
+        _field(str(name), said, str(name) in wanted)
+        for name, said in list(named.items())[:MOST_FIELDS]
+    ]
     return sorted(found, key=lambda field: not field.required)
 
 
 def typed(field: Field, text: str) -> Any:
-    """The value of what was typed into the field; raises ValueError, with a sentence, where it is none of its kind."""
+    """The value of what was typed into the field; raises ValueError, with a sentence, where it is
+    none of its kind."""
     if field.kind == "text":
         return text
     try:
@@ -62,7 +78,9 @@ def _field(name: str, said: object, required: bool) -> Field:
     about = given.get("description")
     kind, choices, expects = _kind(given)
     default = _default(kind, given)
-    return Field(name, kind, required, about if isinstance(about, str) else "", default, choices, expects)
+    return Field(
+        name, kind, required, about if isinstance(about, str) else "", default, choices, expects
+    )
 
 
 def _without_null(said: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,4 +112,8 @@ def _default(kind: Kind, given: Mapping[str, Any]) -> str:
     if "default" not in given or given["default"] is None:
         return ""
     value = given["default"]
-    return value if kind == "text" and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        value
+        if kind == "text" and isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False)
+    )

@@ -1,12 +1,14 @@
-"""Make a JSON Schema that a stranger wrote one that validators of JSON Schema 2020-12 and draft-07 compile.
+"""Make a JSON Schema that a stranger wrote one that validators of JSON Schema 2020-12 and draft-07
+compile.
 
-Hosts on the official clients, and the models behind them, refuse a whole list of tools for one schema that they cannot
-compile. Where a keyword can mean one thing only, it is written as it should be. Otherwise it is dropped, so that the
-schema demands less than before. That is safe in most places; beneath ``oneOf``, ``not`` and ``if`` a schema that demands
-less would refuse values that were right before, so there the whole ``oneOf``, ``not`` or ``if`` is dropped.
+Hosts on the official clients, and the models behind them, refuse a whole list of tools for one
+schema that they cannot compile. Where a keyword can mean one thing only, it is written as it should
+be. Otherwise it is dropped, so that the schema demands less than before. That is safe in most
+places; beneath ``oneOf``, ``not`` and ``if`` a schema that demands less would refuse values that
+were right before, so there the whole ``oneOf``, ``not`` or ``if`` is dropped.
 
-A schema that needs nothing of this is returned as the very same object.
-Source: JSON Schema 2020-12, Core and Validation; the keywords of draft-04 and OpenAPI 3.0 that are met in practice.
+A schema that needs nothing of this is returned as the very same object. Source: JSON Schema
+2020-12, Core and Validation; the keywords of draft-04 and OpenAPI 3.0 that are met in practice.
 """
 
 from __future__ import annotations
@@ -21,29 +23,65 @@ import jsonschema_rs
 
 TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 SYNONYMS = {
-    "bool": "boolean", "dict": "object", "double": "number", "float": "number", "int": "integer", "list": "array",
-    "long": "integer", "map": "object", "none": "null", "str": "string", "text": "string",
-}  # fmt: skip
+    "bool": "boolean",
+    "dict": "object",
+    "double": "number",
+    "float": "number",
+    "int": "integer",
+    "list": "array",
+    "long": "integer",
+    "map": "object",
+    "none": "null",
+    "str": "string",
+    "text": "string",
+}
 MOST_REMARKS = 5
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _ONE = (
-    "items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "contains",
-    "propertyNames", "not", "if", "then", "else",
-)  # fmt: skip
+    "items",
+    "additionalItems",
+    "additionalProperties",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "contains",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
+)
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _DEMANDS_MORE_IF_LESS = ("oneOf", "not", "if", "contains")
 _NUMBERS = ("multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum")
 _COUNTS = (
-    "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties", "minContains", "maxContains",
-)  # fmt: skip
-_TEXTS = ("$id", "$schema", "$anchor", "$dynamicAnchor", "$comment", "title", "description", "format", "pattern")
+    "maxLength",
+    "minLength",
+    "maxItems",
+    "minItems",
+    "maxProperties",
+    "minProperties",
+    "minContains",
+    "maxContains",
+)
+_TEXTS = (
+    "$id",
+    "$schema",
+    "$anchor",
+    "$dynamicAnchor",
+    "$comment",
+    "title",
+    "description",
+    "format",
+    "pattern",
+)
 Schema = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Repaired:
-    """A schema that can be compiled, and what was changed in it: a few short phrases, each with its place."""
+    """A schema that can be compiled, and what was changed in it: a few short phrases, each with its
+    place."""
 
     schema: Mapping[str, Any]
     remarks: list[str] = field(default_factory=list)
@@ -58,7 +96,8 @@ def repair_schema(schema: Mapping[str, Any]) -> Repaired:
 
 @dataclass(slots=True)
 class _Work:
-    """One schema. ``node`` returns a subschema as it should be, and whether it demands less than before."""
+    """One schema. ``node`` returns a subschema as it should be, and whether it demands less than
+    before."""
 
     root: Mapping[str, Any]
     remarks: list[str] = field(default_factory=list)
@@ -68,7 +107,10 @@ class _Work:
     @property
     def _has_tuples(self) -> bool:
         """Whether the schema names a version in which ``items`` may be a list."""
-        return any(version in str(self.root.get("$schema")) for version in ("draft-06", "draft-07", "2019-09"))
+        return any(
+            version in str(self.root.get("$schema"))
+            for version in ("draft-06", "draft-07", "2019-09")
+        )
 
     def say(self, place: str, what: str) -> None:
         """Remember a change, if not too many are remembered."""
@@ -107,11 +149,14 @@ class _Work:
         if looser:  # what is no longer described would count as unevaluated, and be refused
             found.pop("unevaluatedProperties", None)
             found.pop("unevaluatedItems", None)
-        same = len(found) == len(schema) and all(found.get(word, _DROPPED) is value for word, value in schema.items())
+        same = len(found) == len(schema) and all(
+            found.get(word, _DROPPED) is value for word, value in schema.items()
+        )
         return (schema, False) if same else (found, looser)
 
     def _finish(self, found: Schema, schema: Mapping[str, Any], place: str) -> bool:
-        """Put right what several keywords say together. Returns whether the schema demands less for it."""
+        """Put right what several keywords say together. Returns whether the schema demands less for
+        it."""
         for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if schema.get(exclusive) is True and bound in found:  # as draft-04 says it
                 found[exclusive] = found.pop(bound)
@@ -127,7 +172,8 @@ class _Work:
             del found["$id"]
             self.say(f"{place}/$id", "removed; references to this inner schema are now direct")
         lost_reference = "$ref" in schema and "$ref" not in found
-        patterns, kept = schema.get("patternProperties"), found.get("patternProperties")
+        patterns = schema.get("patternProperties")
+        kept = found.get("patternProperties")
         lost_patterns = patterns is not None and len(kept or ()) < len(
             patterns if isinstance(patterns, Mapping) else "x"
         )
@@ -143,7 +189,9 @@ class _Work:
         if not isinstance(properties, Mapping):
             return
         named = [
-            name for name, said in properties.items() if isinstance(said, Mapping) and said.get("required") is True
+            name
+            for name, said in properties.items()
+            if isinstance(said, Mapping) and said.get("required") is True
         ]
         known = found.get("required", [])
         if new := [name for name in named if name not in known]:
@@ -151,7 +199,8 @@ class _Work:
             self.say(f"{place}/required", "moved from the properties to their object")
 
     def target(self, reference: str) -> str | None:
-        """Return the reference as it should be written; None where it leads nowhere that we know."""
+        """Return the reference as it should be written; None where it leads nowhere that we
+        know."""
         if reference.startswith("#"):
             return self._inner(reference)
         if self._ids is None:
@@ -177,7 +226,9 @@ class _Work:
         if _leads_somewhere(self.root, name):
             return reference
         for word, other in (("/definitions/", "/$defs/"), ("/$defs/", "/definitions/")):
-            if name.startswith(word) and _leads_somewhere(self.root, moved := other + name.removeprefix(word)):
+            if name.startswith(word) and _leads_somewhere(
+                self.root, moved := other + name.removeprefix(word)
+            ):
                 return f"#{moved}"
         return None
 
@@ -191,12 +242,15 @@ def _drop(work: _Work, word: str, place: str, why: str) -> tuple[Any, bool]:
     return _DROPPED, True
 
 
-def _repair_map(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_map(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if not isinstance(value, Mapping):
         if value is None or value == []:  # how Go and PHP write an empty map
             return {}, False
         return _drop(work, word, place, "not an object; left out")
-    fixed, looser = {}, False
+    fixed = {}
+    looser = False
     for name, inner in value.items():
         if word == "patternProperties" and not _is_pattern(name):
             work.say(f"{place}/{word}", "not a valid pattern; left out")
@@ -208,10 +262,13 @@ def _repair_map(work: _Work, word: str, value: Any, _: Mapping[str, Any], place:
     return (value if same else fixed), looser
 
 
-def _repair_one(work: _Work, word: str, value: Any, schema: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_one(
+    work: _Work, word: str, value: Any, schema: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if value is None:
         return _DROPPED, False
-    if word == "items" and isinstance(value, list):  # a tuple of draft-07, which 2020-12 calls prefixItems
+    # a tuple of draft-07, which 2020-12 calls prefixItems
+    if word == "items" and isinstance(value, list):
         return _repair_list(work, word, value, schema, place)
     fixed, less = work.node(value, f"{place}/{word}")
     if less and word in _DEMANDS_MORE_IF_LESS:
@@ -219,7 +276,9 @@ def _repair_one(work: _Work, word: str, value: Any, schema: Mapping[str, Any], p
     return fixed, less
 
 
-def _repair_list(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_list(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if value is None or value == []:
         return _DROPPED, False
     if not isinstance(value, list):
@@ -232,11 +291,16 @@ def _repair_list(work: _Work, word: str, value: Any, _: Mapping[str, Any], place
     return (value if same else [new for new, _ in fixed]), looser
 
 
-def _repair_type(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_type(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if isinstance(value, str) and value in TYPES:
         return value, False
     listed = value if isinstance(value, list) else [value]
-    read = [SYNONYMS.get(each.lower(), each.lower()) if isinstance(each, str) else "null" for each in listed]
+    read = [
+        SYNONYMS.get(each.lower(), each.lower()) if isinstance(each, str) else "null"
+        for each in listed
+    ]
     known = list(dict.fromkeys(each for each in read if each in TYPES))
     if known and known == value:
         return value, False
@@ -246,7 +310,9 @@ def _repair_type(work: _Work, word: str, value: Any, _: Mapping[str, Any], place
     return (known if isinstance(value, list) else known[0]), False
 
 
-def _repair_required(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_required(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if value is None or isinstance(value, bool):  # of a property: its object says so instead
         return _DROPPED, False
     listed = [value] if isinstance(value, str) else value
@@ -256,13 +322,19 @@ def _repair_required(work: _Work, word: str, value: Any, _: Mapping[str, Any], p
     return (value if names == value else names), False
 
 
-def _repair_enum(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_enum(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if value is None or value == []:
         return _DROPPED, value is not None
-    return (value, False) if isinstance(value, list) else _drop(work, word, place, "no list; left out")
+    return (
+        (value, False) if isinstance(value, list) else _drop(work, word, place, "no list; left out")
+    )
 
 
-def _repair_number(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_number(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if isinstance(value, bool) or value is None:
         return _DROPPED, False
     if isinstance(value, int | float) and (word != "multipleOf" or value > 0):
@@ -270,7 +342,9 @@ def _repair_number(work: _Work, word: str, value: Any, _: Mapping[str, Any], pla
     return _drop(work, word, place, "not a valid number; left out")
 
 
-def _repair_count(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_count(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if value is None:
         return _DROPPED, False
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
@@ -279,7 +353,9 @@ def _repair_count(work: _Work, word: str, value: Any, _: Mapping[str, Any], plac
     return _drop(work, word, place, "not a valid count; left out")
 
 
-def _repair_text(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_text(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if not isinstance(value, str):
         return _DROPPED, False
     if word == "pattern" and not _is_pattern(value):
@@ -287,11 +363,15 @@ def _repair_text(work: _Work, word: str, value: Any, _: Mapping[str, Any], place
     return value, False
 
 
-def _repair_switch(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_switch(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     return (value, False) if isinstance(value, bool) else (_DROPPED, False)
 
 
-def _repair_reference(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_reference(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     target = work.target(value) if isinstance(value, str) else None
     if target is None:
         return _drop(work, word, place, f"leads nowhere ({str(value)[:60]}); any value is accepted")
@@ -301,7 +381,9 @@ def _repair_reference(work: _Work, word: str, value: Any, _: Mapping[str, Any], 
     return value, False
 
 
-def _repair_dependencies(work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+def _repair_dependencies(
+    work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
+) -> tuple[Any, bool]:
     if not isinstance(value, Mapping):
         return _DROPPED, value is not None
     fixed: Schema = {}
@@ -321,7 +403,9 @@ _REPAIRS: Mapping[str, _Repair] = {
     **dict.fromkeys(_NUMBERS, _repair_number),
     **dict.fromkeys(_COUNTS, _repair_count),
     **dict.fromkeys(_TEXTS, _repair_text),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly", "nullable"), _repair_switch),
+    **dict.fromkeys(
+        ("uniqueItems", "deprecated", "readOnly", "writeOnly", "nullable"), _repair_switch
+    ),
     **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), _repair_reference),
     **dict.fromkeys(("dependencies", "dependentRequired"), _repair_dependencies),
     "type": _repair_type,
@@ -334,7 +418,9 @@ _REPAIRS: Mapping[str, _Repair] = {
 def _is_pattern(pattern: str) -> bool:
     """Whether our validator reads it as a regular expression (ECMA-262, with look-around)."""
     try:
-        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=jsonschema_rs.FancyRegexOptions())
+        jsonschema_rs.validator_for(
+            {"pattern": pattern}, pattern_options=jsonschema_rs.FancyRegexOptions()
+        )
     except ValueError:
         return False
     return True
@@ -372,7 +458,12 @@ def _leads_somewhere(document: Any, pointer: str) -> bool:
         step = written.replace("~1", "/").replace("~0", "~")
         if isinstance(document, Mapping) and step in document:
             document = document[step]
-        elif isinstance(document, list) and step.isascii() and step.isdigit() and int(step) < len(document):
+        elif (
+            isinstance(document, list)
+            and step.isascii()
+            and step.isdigit()
+            and int(step) < len(document)
+        ):
             document = document[int(step)]
         else:
             return False

@@ -1,9 +1,9 @@
 """Validation of arguments against an untrusted JSON Schema, within bounds.
 
-python-jsonschema hangs on a hostile ``pattern`` and both libraries fetch remote ``$ref`` by default; here regular
-expressions have a budget, nothing is ever fetched, and a schema beyond the budget is refused before it is compiled.
-What would take too long to check is refused unchecked (see ``cost``), because a check cannot be interrupted and would
-stop every other call.
+python-jsonschema hangs on a hostile ``pattern`` and both libraries fetch remote ``$ref`` by
+default; here regular expressions have a budget, nothing is ever fetched, and a schema beyond the
+budget is refused before it is compiled. What would take too long to check is refused unchecked (see
+``cost``), because a check cannot be interrupted and would stop every other call.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.domain.schema import cost
 from mcpregistry.domain.text.canonical import canonical, digest
 
-MAX_CHARACTERS, MAX_DEPTH, MAX_NODES = 256 * 1024, 64, 20_000
+MAX_CHARACTERS = 256 * 1024
+MAX_DEPTH = 64
+MAX_NODES = 20_000
 _MAX_PROBLEMS = 5
 _MAX_VALIDATORS = 10_000
 _ASK_DEVELOPERS = "Ask the developers of the server to correct the schema."
-# Linear wherever the pattern allows it; look-around is honest and common, so it gets a small budget.
+# Linear wherever the pattern allows it; look-around is honest and common, so it gets a small
+# budget.
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
-# Visits of the validator (tens of nanoseconds each); with so few for each place, a value is not even measured.
-_MAX_VISITS, _FEW_VISITS = 200_000, 100
+# Visits of the validator (tens of nanoseconds each); with so few for each place, a value is not
+# even measured.
+_MAX_VISITS = 200_000
+_FEW_VISITS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,15 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     """What is wrong with any JSON value, a sentence each; empty when it fits.
 
-    Raises ConfigInvalid for an unusable schema, ArgumentsInvalid for a value that cannot be checked in time.
+    Raises ConfigInvalid for an unusable schema, ArgumentsInvalid for a value that cannot be checked
+    in time.
     """
     validator = _checked(schema, value)
-    return [_sentence(error) for error in islice(validator.iter_errors(value), _MAX_PROBLEMS)] if validator else []
+    return (
+        [_sentence(error) for error in islice(validator.iter_errors(value), _MAX_PROBLEMS)]
+        if validator
+        else []
+    )
 
 
 def broken(schema: Mapping[str, Any], value: Any) -> list[str]:
@@ -80,7 +90,8 @@ def _checked(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _compiled_once(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
-    """The key is the schema itself, never a hash of something that contains it: a tool's definition has several schemas."""
+    """The key is the schema itself, never a hash of something that contains it: a tool's definition
+    has several schemas."""
     try:
         key = digest(canonical(schema))
     except ValueError as error:
@@ -111,11 +122,17 @@ def _sentence(error: Any) -> str:
 
 
 def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None:
-    places, depth, level = 0, 0, [cast(Any, arguments)]
+    places = 0
+    depth = 0
+    level = [cast(Any, arguments)]
     while level:
         places += len(level)
         depth += 1
-        inner = [node.values() if isinstance(node, Mapping) else node for node in level if _holds_parts(node)]
+        inner = [
+            node.values() if isinstance(node, Mapping) else node
+            for node in level
+            if _holds_parts(node)
+        ]
         level = [part for parts in inner for part in parts]
     if compiled.visits[min(depth, len(compiled.visits)) - 1] * places > _MAX_VISITS:
         raise ArgumentsInvalid(
@@ -144,16 +161,22 @@ def _compile(schema: object) -> _Compiled:
         visits = tuple(cost.visits(schema))
         if visits[min(2, len(visits) - 1)] > _MAX_VISITS:
             raise cost.TooTangled("it has too many branches")
-        validator = jsonschema_rs.validator_for(dict(schema), offline=True, pattern_options=_PATTERNS)
+        validator = jsonschema_rs.validator_for(
+            dict(schema), offline=True, pattern_options=_PATTERNS
+        )
         return _Compiled(validator, visits)
     except (ValueError, UnicodeError, jsonschema_rs.ReferencingError) as error:
         problem = str(error).splitlines()[0]
-        raise ConfigInvalid(f"The tool's input schema cannot be used: {problem}", remedy=_ASK_DEVELOPERS) from error
+        raise ConfigInvalid(
+            f"The tool's input schema cannot be used: {problem}", remedy=_ASK_DEVELOPERS
+        ) from error
 
 
 def _measure(schema: Mapping[str, Any]) -> None:
     """Refuse what would cost too much before any of it is compiled."""
-    nodes, size, waiting = 0, 0, [(cast(Any, schema), 0)]
+    nodes = 0
+    size = 0
+    waiting = [(cast(Any, schema), 0)]
     while waiting:
         node, depth = waiting.pop()
         nodes += 1

@@ -1,4 +1,5 @@
-"""One downstream server as values: how it is launched, what connecting needs, how healthy its connection is.
+"""One downstream server as values: how it is launched, what connecting needs, how healthy its
+connection is.
 
 Nothing here starts, reaches or stores anything.
 """

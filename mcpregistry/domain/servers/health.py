@@ -1,4 +1,5 @@
-"""The life of one connection as a value: states, back-off and breaker. Time and chance are arguments.
+"""The life of one connection as a value: states, back-off and breaker. Time and chance are
+arguments.
 
 A server that fails is left alone until ``retry_at``; until then a call is answered at once with the
 reason. The delay doubles with every failure in a row. A server that has served for a while and then
@@ -84,10 +85,10 @@ def fallen(
     forgotten: bool = False,
     pause: float = 0.0,
 ) -> Health:
-    """A connection failed or was lost. ``returns``: it is brought back without being asked. ``refused``: the server
-    did not take our credential, which is not offered again for long unless a person says so. ``forgotten``: the server is
-    well but does not know our session any more, so a new one is opened immediately. ``pause``: seconds that the server
-    asks to be left alone."""
+    """A connection failed or was lost. ``returns``: it is brought back without being asked.
+    ``refused``: the server did not take our credential, which is not offered again for long unless
+    a person says so. ``forgotten``: the server is well but does not know our session any more, so a
+    new one is opened immediately. ``pause``: seconds that the server asks to be left alone."""
     was_up = health.state == "connected"
     failures = 0 if was_up and now - health.since >= STABLE_SECONDS else health.failures
     attempts = failures if was_up else failures + 1
@@ -111,13 +112,16 @@ def refusal_seconds(health: Health, *, now: float) -> float:
 
 
 def check_delay(interval: float, failures: int, *, chance: float) -> float:
-    """Seconds until a server is looked at again: its interval, or a growing pause while it fails."""
+    """Seconds until a server is looked at again: its interval, or a growing pause while it
+    fails."""
     if failures <= 0:
         pause = interval
     elif failures < UNAVAILABLE_AFTER:  # know soon whether its tools are to leave the lists
         pause = min(interval, SOON_CHECK_DELAY)
     else:
-        pause = min(MAX_CHECK_DELAY, FIRST_CHECK_DELAY * 2.0 ** min(failures - UNAVAILABLE_AFTER, 16))
+        pause = min(
+            MAX_CHECK_DELAY, FIRST_CHECK_DELAY * 2.0 ** min(failures - UNAVAILABLE_AFTER, 16)
+        )
     return pause * (0.8 + chance * 0.2)
 
 

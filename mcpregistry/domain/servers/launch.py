@@ -17,15 +17,30 @@ _USE_PAIRS = error_texts.use("an object", '{"TOKEN": "${TOKEN}"}')
 _PLACEHOLDER = re.compile(r"\$\{(?:(cred):)?([A-Za-z0-9_.-]+)(?::-([^}]*))?\}")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Variables by which a child could be made to load foreign code before its own first line.
-_FORBIDDEN_ENV = {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PYTHONSTARTUP", "NODE_OPTIONS"}
+_FORBIDDEN_ENV = {
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "BASH_ENV",
+    "ENV",
+    "PYTHONSTARTUP",
+    "NODE_OPTIONS",
+}
 
 
 def check_command(command: object) -> list[str]:
-    """The argv list, checked. Raises ConfigInvalid: not a list of strings, empty, NUL or newline."""
-    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+    """The argv list, checked. Raises ConfigInvalid: not a list of strings, empty, NUL or
+    newline."""
+    if (
+        not isinstance(command, list)
+        or not command
+        or not all(isinstance(word, str) for word in command)
+    ):
         raise ConfigInvalid("The command must be a list of words.", remedy=_USE_WORDS)
     if not command[0].strip():
-        raise ConfigInvalid("The command's first word is empty.", remedy="Make the first word the program to start.")
+        raise ConfigInvalid(
+            "The command's first word is empty.", remedy="Make the first word the program to start."
+        )
     if any("\x00" in word or "\n" in word for word in command):
         raise ConfigInvalid(
             "The command contains a NUL character or a line break.",
@@ -35,7 +50,8 @@ def check_command(command: object) -> list[str]:
 
 
 def as_words(words: list[str], *, is_file: Callable[[str], bool]) -> list[str]:
-    """The words of a command that may have been pasted as one line. ``is_file``: whether a program of that name is there.
+    """The words of a command that may have been pasted as one line. ``is_file``: whether a program
+    of that name is there.
 
     Raises ConfigInvalid for a first word that holds spaces, is no file and cannot be parted.
     """
@@ -71,16 +87,24 @@ def check_env(env: object) -> dict[str, str]:
 
 
 def check_pairs(pairs: object, what: str) -> dict[str, str]:
-    """A mapping of text to text without NUL or line breaks, else ``ConfigInvalid``; ``what`` names it in the message."""
-    if not isinstance(pairs, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items()):
+    """A mapping of text to text without NUL or line breaks, else ``ConfigInvalid``; ``what`` names
+    it in the message."""
+    if not isinstance(pairs, dict) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in pairs.items()
+    ):
         raise ConfigInvalid(f"{what} must be an object with text values.", remedy=_USE_PAIRS)
-    if any("\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair):
-        raise ConfigInvalid(f"{what} contains a NUL character or a line break.", remedy="Remove it.")
+    if any(
+        "\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair
+    ):
+        raise ConfigInvalid(
+            f"{what} contains a NUL character or a line break.", remedy="Remove it."
+        )
     return pairs
 
 
 def check_url(url: str, schemes: tuple[str, ...]) -> str:
-    """The URL, if it has one of the schemes, a host, and no user name or password; else ``ConfigInvalid``."""
+    """The URL, if it has one of the schemes, a host, and no user name or password; else
+    ``ConfigInvalid``."""
     try:
         parts = urlsplit(url)
     except ValueError:  # a bracket that is no IPv6 address
@@ -91,21 +115,28 @@ def check_url(url: str, schemes: tuple[str, ...]) -> str:
             remedy=f"Use the form {schemes[-1]}://host/path.",
         )
     if parts.username or parts.password:
-        raise ConfigInvalid("The address contains a user name or password.", remedy="Put credentials in headers.")
+        raise ConfigInvalid(
+            "The address contains a user name or password.", remedy="Put credentials in headers."
+        )
     return url
 
 
 def check_same_address(url: str, confirmed: str) -> None:
     """Raises ConfigInvalid if credentials have made an address lead elsewhere.
 
-    ``confirmed``: the address with a letter in place of each credential. A credential stays one part of the path, or one
-    value of the query.
+    ``confirmed``: the address with a letter in place of each credential. A credential stays one
+    part of the path, or one value of the query.
     """
-    parts, expected = urlsplit(url), urlsplit(confirmed)
-    segments, wanted = parts.path.split("/"), expected.path.split("/")
-    same_query = parts.query.count("&") == expected.query.count("&") and bool(parts.query) == bool(expected.query)
+    parts = urlsplit(url)
+    expected = urlsplit(confirmed)
+    segments = parts.path.split("/")
+    wanted = expected.path.split("/")
+    same_query = parts.query.count("&") == expected.query.count("&") and bool(parts.query) == bool(
+        expected.query
+    )
     if (
-        (parts.scheme, parts.netloc, parts.fragment) != (expected.scheme, expected.netloc, expected.fragment)
+        (parts.scheme, parts.netloc, parts.fragment)
+        != (expected.scheme, expected.netloc, expected.fragment)
         or len(segments) != len(wanted)
         or {".", ".."} & {*segments} - {*wanted}
         or not same_query
@@ -117,7 +148,8 @@ def check_same_address(url: str, confirmed: str) -> None:
 
 
 def check_same_words(words: list[str], confirmed: list[str]) -> None:
-    """Raises ConfigInvalid if credentials have changed the program of a command, or made an option of an argument.
+    """Raises ConfigInvalid if credentials have changed the program of a command, or made an option
+    of an argument.
 
     ``confirmed``: the words with a letter in place of each credential.
     """
@@ -132,25 +164,33 @@ def check_same_words(words: list[str], confirmed: list[str]) -> None:
 def check_networks(networks: Any) -> list[str]:
     """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):
-        raise ConfigInvalid("Allowed networks must be a list.", remedy=error_texts.use("a list", '["10.0.0.0/8"]'))
+        raise ConfigInvalid(
+            "Allowed networks must be a list.", remedy=error_texts.use("a list", '["10.0.0.0/8"]')
+        )
     for network in networks:
         try:
-            ip_network(network if isinstance(network, str) else "")  # a bare number would mean an address
+            # a bare number would mean an address
+            ip_network(network if isinstance(network, str) else "")
         except ValueError as error:
             raise ConfigInvalid(
-                error_texts.not_valid(network, "a valid network"), remedy=error_texts.use("CIDR notation", "10.0.0.0/8")
+                error_texts.not_valid(network, "a valid network"),
+                remedy=error_texts.use("CIDR notation", "10.0.0.0/8"),
             ) from error
     return networks
 
 
-def fill(text: str, *, variables: Mapping[str, str], credential: Callable[[str], str | None]) -> str | None:
-    """``text`` with ``${VAR}``, ``${VAR:-x}`` and ``${cred:NAME}`` filled in; None if one has no value."""
+def fill(
+    text: str, *, variables: Mapping[str, str], credential: Callable[[str], str | None]
+) -> str | None:
+    """``text`` with ``${VAR}``, ``${VAR:-x}`` and ``${cred:NAME}`` filled in; None if one has no
+    value."""
     missing = False
 
     def value(match: re.Match[str]) -> str:
         nonlocal missing
         kind, name, default = match.groups()
-        found = credential(name) if kind else variables.get(name) or None  # empty is unset, as in a shell
+        # empty is unset, as in a shell
+        found = credential(name) if kind else variables.get(name) or None
         if found is None and default is None:
             missing = True
         return found if found is not None else default or ""
@@ -172,8 +212,15 @@ def variables_named(texts: Iterable[str]) -> set[str]:
 
 
 def fill_pairs(
-    pairs: Mapping[str, str], *, variables: Mapping[str, str], credential: Callable[[str], str | None]
+    pairs: Mapping[str, str],
+    *,
+    variables: Mapping[str, str],
+    credential: Callable[[str], str | None],
 ) -> tuple[dict[str, str], list[str]]:
     """All values filled in; names whose value is missing are left out and returned beside."""
-    filled = {name: fill(text, variables=variables, credential=credential) for name, text in pairs.items()}
-    return {k: v for k, v in filled.items() if v is not None}, [k for k, v in filled.items() if v is None]
+    filled = {
+        name: fill(text, variables=variables, credential=credential) for name, text in pairs.items()
+    }
+    return {k: v for k, v in filled.items() if v is not None}, [
+        k for k, v in filled.items() if v is None
+    ]

@@ -1,4 +1,5 @@
-"""What a local server may touch and use, as people set it; and in words, how much of that a machine can enforce."""
+"""What a local server may touch and use, as people set it; and in words, how much of that a machine
+can enforce."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.target import Bounds, Ports
 
-MOST_PATHS, MOST_PORTS, LAST_PORT = 100, 100, 65_535
+MOST_PATHS = 100
+MOST_PORTS = 100
+LAST_PORT = 65_535
 NAMES = (
     "names, sizes, modes and change times of files (the server can change mode, times and attributes of the files of this"
     " site's user, but not their content)"
@@ -30,7 +33,8 @@ ANY_LISTENING = "it can also listen on a port that the kernel chooses"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A server's sandbox. Off: the rest counts for nothing. ``ports``: of a network, these alone."""
+    """A server's sandbox. Off: the rest counts for nothing. ``ports``: of a network, these
+    alone."""
 
     enforced: bool = False
     network: bool = True
@@ -40,7 +44,8 @@ class Policy:
     strict: bool = False
 
     def no_wider_than(self, other: Policy) -> bool:
-        """Whether a server under this policy may touch nothing that it could not under the ``other``."""
+        """Whether a server under this policy may touch nothing that it could not under the
+        ``other``."""
         if not other.enforced:
             return True
         readable = (*other.read, *other.write)
@@ -55,12 +60,21 @@ class Policy:
     def _reaches_no_more(self, other: Policy) -> bool:
         if not self.network or not other.network or other.ports is None:
             return self.network <= other.network
-        mine, theirs = self.ports, other.ports
-        return mine is not None and {*mine.connect} <= {*theirs.connect} and {*mine.listen} <= {*theirs.listen}
+        mine = self.ports
+        theirs = other.ports
+        return (
+            mine is not None
+            and {*mine.connect} <= {*theirs.connect}
+            and {*mine.listen} <= {*theirs.listen}
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return what a person confirms of it, as part of the launch."""
-        facts: dict[str, Any] = {"network": self.reach(), "read": list(self.read), "write": list(self.write)}
+        facts: dict[str, Any] = {
+            "network": self.reach(),
+            "read": list(self.read),
+            "write": list(self.write),
+        }
         if self.network and self.ports is not None:
             facts |= {"connect": list(self.ports.connect), "listen": list(self.ports.listen)}
         return facts | ({"strict": True} if self.strict else {})
@@ -74,7 +88,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine has to confine with: Landlock's version (0: none), a filter of system calls, and bubblewrap.
+    """What a machine has to confine with: Landlock's version (0: none), a filter of system calls,
+    and bubblewrap.
 
     ``no_namespaces``: why there are none of its own for a server; empty where there are.
     """
@@ -86,7 +101,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """``level``: full, partial or none. ``missing``: what this kernel cannot do; ``uncovered``: what is open anyway."""
+    """``level``: full, partial or none. ``missing``: what this kernel cannot do; ``uncovered``:
+    what is open anyway."""
 
     level: str
     missing: tuple[str, ...] = ()
@@ -97,21 +113,27 @@ class Protection:
 
 
 def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
-    """Absolute paths in their plain spelling, none of which holds or lies in a ``private`` one, else ConfigInvalid."""
+    """Absolute paths in their plain spelling, none of which holds or lies in a ``private`` one,
+    else ConfigInvalid."""
     if not isinstance(paths, list) or len(paths) > MOST_PATHS:
         raise ConfigInvalid(
             f"The sandbox's paths must be a list with at most {MOST_PATHS} entries.",
             remedy=error_texts.use("a list", '["/srv/docs"]'),
         )
     for path in paths:
-        if not isinstance(path, str) or not path.startswith("/") or any(sign < " " for sign in path):
+        if (
+            not isinstance(path, str)
+            or not path.startswith("/")
+            or any(sign < " " for sign in path)
+        ):
             raise ConfigInvalid(
                 error_texts.not_valid(f"{path!s:.200}", "an absolute path"),
                 remedy=error_texts.use("a path that starts with /", "/srv/docs"),
             )
         if path != posixpath.normpath(path) or path.startswith("//"):
             raise ConfigInvalid(
-                error_texts.not_valid(path, "a normalized path"), remedy=f"Write {posixpath.normpath(path)}."
+                error_texts.not_valid(path, "a normalized path"),
+                remedy=f"Write {posixpath.normpath(path)}.",
             )
         for own in private:
             if _within(own, (path,)) or _within(path, (own,)):
@@ -132,10 +154,13 @@ def check_ports(ports: Any) -> list[int]:
     for port in ports:
         if type(port) is not int or not 1 <= port <= LAST_PORT:
             raise ConfigInvalid(
-                error_texts.not_valid(f"{port!s:.50}", "a TCP port"), remedy=f"Use a number from 1 to {LAST_PORT}."
+                error_texts.not_valid(f"{port!s:.50}", "a TCP port"),
+                remedy=f"Use a number from 1 to {LAST_PORT}.",
             )
     if len({*ports}) < len(ports):
-        raise ConfigInvalid("The sandbox's ports contain the same port twice.", remedy="List each port once.")
+        raise ConfigInvalid(
+            "The sandbox's ports contain the same port twice.", remedy="List each port once."
+        )
     return ports
 
 
@@ -143,20 +168,29 @@ def protection(policy: Policy, machine: Machine, bounds: Bounds | None = None) -
     """What is enforced on this ``machine``."""
     bounds = bounds or Bounds()
     if not policy.enforced:
-        return Protection("none", ("its sandbox is disabled: it runs with the rights of this site's user",))
+        return Protection(
+            "none", ("its sandbox is disabled: it runs with the rights of this site's user",)
+        )
     if policy.strict and machine.no_namespaces:
         return Protection("none", (f"{machine.no_namespaces}, so the server is not started",))
     if not policy.strict and not machine.abi:
         return Protection("none", ("this kernel has no Landlock, so the server is not started",))
-    missing = (*_missing_ports(policy, machine), *(_missing_strict if policy.strict else _missing)(policy, machine))
-    return Protection("partial" if missing else "full", missing, (*_open(policy, machine), *_unbounded(bounds)))
+    missing = (
+        *_missing_ports(policy, machine),
+        *(_missing_strict if policy.strict else _missing)(policy, machine),
+    )
+    return Protection(
+        "partial" if missing else "full", missing, (*_open(policy, machine), *_unbounded(bounds))
+    )
 
 
 def _missing_ports(policy: Policy, machine: Machine) -> tuple[str, ...]:
     if policy.reach() != "ports" or (machine.abi >= 4 and machine.filtered):
         return ()
     if machine.abi >= 4:
-        return ("without a system-call filter, its TCP ports can be bypassed (TCP Fast Open), and UDP is open",)
+        return (
+            "without a system-call filter, its TCP ports can be bypassed (TCP Fast Open), and UDP is open",
+        )
     return ("every TCP port is open, not only the listed ones (Landlock before version 4)",)
 
 
@@ -170,7 +204,11 @@ def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
             " (Landlock before version 6)"
         )
     if not policy.network and not machine.filtered:
-        way = "Landlock before version 4" if machine.abi < 4 else "with TCP Fast Open, which bypasses Landlock"
+        way = (
+            "Landlock before version 4"
+            if machine.abi < 4
+            else "with TCP Fast Open, which bypasses Landlock"
+        )
         missing.append(f"TCP is open ({way})")
     if not machine.filtered:
         missing.append(
@@ -181,7 +219,8 @@ def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
 
 
 def _missing_strict(policy: Policy, machine: Machine) -> tuple[str, ...]:
-    """What is left to the filter alone where files, processes and shared memory are the server's own."""
+    """What is left to the filter alone where files, processes and shared memory are the server's
+    own."""
     if machine.filtered:
         return ()
     sockets = "abstract sockets of other programs, " if policy.network and machine.abi < 6 else ""
@@ -200,7 +239,11 @@ def _open(policy: Policy, machine: Machine) -> tuple[str, ...]:
 
 def _unbounded(bounds: Bounds) -> tuple[str, ...]:
     """Of what it uses, that which has no limit."""
-    named = (("memory", bounds.memory_mb), ("processes", bounds.processes), ("processor time", bounds.cpu_seconds))
+    named = (
+        ("memory", bounds.memory_mb),
+        ("processes", bounds.processes),
+        ("processor time", bounds.cpu_seconds),
+    )
     free = [name for name, most in named if not most]
     return (f"it can use any amount of: {', '.join(free)} (no limit is set)",) if free else ()
 

@@ -1,4 +1,5 @@
-"""Scopes of secrets: the places, ``server:NAME`` or ``provider:NAME``, into which one may be filled."""
+"""Scopes of secrets: the places, ``server:NAME`` or ``provider:NAME``, into which one may be
+filled."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ _PLACE = re.compile(r"(server|provider):[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def check_places(places: object, what: str) -> list[str]:
-    """The list of places, each once and in order, else ConfigInvalid; ``what`` names whose scope it is."""
-    if not isinstance(places, list) or not all(isinstance(each, str) and _PLACE.fullmatch(each) for each in places):
+    """The list of places, each once and in order, else ConfigInvalid; ``what`` names whose scope it
+    is."""
+    if not isinstance(places, list) or not all(
+        isinstance(each, str) and _PLACE.fullmatch(each) for each in places
+    ):
         raise ConfigInvalid(
             f"The scope of {what} is not a list of valid places.",
             remedy="Write each place as server:NAME or provider:NAME.",

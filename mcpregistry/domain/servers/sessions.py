@@ -15,7 +15,8 @@ def session_of_run(run: str) -> str:
 
 
 def session_key(shared_by: str, agent: str, session: str) -> str:
-    """The key of the connection that this call may use. Calls of two agents never have the same one.
+    """The key of the connection that this call may use. Calls of two agents never have the same
+    one.
 
     ``session`` is what the host's session is called, empty for a caller that has none.
     """
@@ -32,8 +33,8 @@ def host_session(agent: str, session: str) -> str:
 
 
 def is_of_one_host(key: str) -> bool:
-    """Whether this key of ``host_session`` belongs to a single host. Hosts over HTTP that name no session have the same
-    key as other hosts of their agent."""
+    """Whether this key of ``host_session`` belongs to a single host. Hosts over HTTP that name no
+    session have the same key as other hosts of their agent."""
     session = session_in(key)
     return session != "" and "::" not in session
 
@@ -55,6 +56,6 @@ def session_id_of(name: str) -> str:
 
 
 def nameless_session(endpoint: str, named: str = "", conversation: str = "") -> str:
-    """What the session of a caller is called that has none by its protocol: by the name that it gives, else by its
-    conversation, else all of its requests to the endpoint are one."""
+    """What the session of a caller is called that has none by its protocol: by the name that it
+    gives, else by its conversation, else all of its requests to the endpoint are one."""
     return f"{endpoint}:{named}" if named else f"{endpoint}::{conversation}"

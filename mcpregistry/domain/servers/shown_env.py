@@ -1,4 +1,5 @@
-"""What people see of a launch: values of its environment that steer where code comes from, its words, never secrets."""
+"""What people see of a launch: values of its environment that steer where code comes from, its
+words, never secrets."""
 
 from __future__ import annotations
 
@@ -10,10 +11,9 @@ from urllib.parse import urlsplit
 from mcpregistry.domain.text.redaction import SHAPED, masked_words
 from mcpregistry.domain.text.secret_names import is_secret_name
 
-_PACKAGES = (
-    r"(?:PIP|UV|NPM_CONFIG|YARN|PNPM|BUN|DENO|POETRY|CARGO|GO|GEM|CONDA|MAVEN|GRADLE)_\w+|GO(?:PROXY|FLAGS|SUMDB)"
-)
-# Names without a typical ending that load code, start a program, or choose certificates, hosts or files to write.
+_PACKAGES = r"(?:PIP|UV|NPM_CONFIG|YARN|PNPM|BUN|DENO|POETRY|CARGO|GO|GEM|CONDA|MAVEN|GRADLE)_\w+|GO(?:PROXY|FLAGS|SUMDB)"
+# Names without a typical ending that load code, start a program, or choose certificates, hosts or
+# files to write.
 _LOADS = (
     r"OPENSSL_\w+|DOTNET_\w+|CORECLR_\w+|COR_\w+|CLASSPATH|_?JAVA_OPTIONS|JDK_JAVA_OPTIONS|PHPRC|PHP_INI_SCAN_DIR|LUA_\w+|R_\w+|ELECTRON_\w+|ERL_\w+"
     r"|GIT_(?:ASKPASS|EDITOR|SEQUENCE_EDITOR|PAGER|EXTERNAL_DIFF|SSL\w*|ALTERNATE\w*|TRACE\w*|ALLOW_PROTOCOL|INDEX_FILE|OBJECT_DIRECTORY)"
@@ -39,8 +39,8 @@ _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.:-]+\}")
 def shown_env(env: Mapping[str, str]) -> dict[str, str | None]:
     """By name, in order: the value as far as it may be shown; None for one that may be a secret.
 
-    A reference is shown as it stands. Of an address no user name or password is shown; its path only where packages
-    are fetched from it, since elsewhere the path may be what is secret.
+    A reference is shown as it stands. Of an address no user name or password is shown; its path
+    only where packages are fetched from it, since elsewhere the path may be what is secret.
     """
     return {name: _shown(name, env[name]) for name in sorted(env)}
 

@@ -1,7 +1,8 @@
-"""Whether a server seems to remember between calls what was done with it: such servers are best shared by session.
+"""Whether a server seems to remember between calls what was done with it: such servers are best
+shared by session.
 
-It goes by the names of tools that do not claim to only read: what acts on a page, a shell, a transaction, or opens and closes
-something. A guess, shown and proposed to people, decided by them.
+It goes by the names of tools that do not claim to only read: what acts on a page, a shell, a
+transaction, or opens and closes something. A guess, shown and proposed to people, decided by them.
 """
 
 from __future__ import annotations
@@ -85,13 +86,14 @@ _PLACES = frozenset(
         "db",
     ]
 )
-_ALONE = frozenset({"navigate", "click", "hover", "commit", "rollback", "cd", "chdir"})  # need no place in the name
+# need no place in the name
+_ALONE = frozenset({"navigate", "click", "hover", "commit", "rollback", "cd", "chdir"})
 ENOUGH = 2  # tools: one alone may mean something else
 
 
 def acting(tools: Iterable[tuple[str, bool]]) -> list[str]:
-    """Of (name, whether it claims to only read) the names that act on what earlier calls have left, sorted; none where
-    they are too few to say so.
+    """Of (name, whether it claims to only read) the names that act on what earlier calls have left,
+    sorted; none where they are too few to say so.
     """
     found = sorted(name for name, reads in tools if not reads and _acts(name))
     return found if len(found) >= ENOUGH else []

@@ -1,7 +1,7 @@
 """What ``downstream`` needs to start or reach one server: plain values, secrets resolved.
 
-A ``Target`` is built at the moment of connecting and thrown away with the connection, so that a secret lives no longer
-in memory than the process or request that needs it.
+A ``Target`` is built at the moment of connecting and thrown away with the connection, so that a
+secret lives no longer in memory than the process or request that needs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one local server may use, all its processes together; files and open ones each. 0: as much as it likes."""
+    """What one local server may use, all its processes together; files and open ones each. 0: as
+    much as it likes."""
 
     memory_mb: int = 0
     processes: int = 0
@@ -48,9 +49,12 @@ class Bounds:
     def texts(self) -> list[str]:
         """Those that are set, for a page."""
         named = (
-            (self.memory_mb, "{:,} MB of memory"), (self.processes, "{:,} processes"), (self.cpu_seconds, "{:,} seconds of processor time"),
-            (self.file_mb, "files of {:,} MB"), (self.open_files, "{:,} open files per process"),
-        )  # fmt: skip
+            (self.memory_mb, "{:,} MB of memory"),
+            (self.processes, "{:,} processes"),
+            (self.cpu_seconds, "{:,} seconds of processor time"),
+            (self.file_mb, "files of {:,} MB"),
+            (self.open_files, "{:,} open files per process"),
+        )
         return [text.format(most) for most, text in named if most]
 
 
@@ -64,11 +68,13 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a local server may touch: its own folder (``home``), further paths, and the network, some ports or none of it.
+    """What a local server may touch: its own folder (``home``), further paths, and the network,
+    some ports or none of it.
 
-    ``read`` and ``write`` are places without links; ``named`` are the paths that led there, and ``hidden`` what stays
-    shut also where it lies in what every server may read. ``strict``: in namespaces of its own. ``written_by_others``: what other
-    servers in a sandbox may write, so that nothing there is followed.
+    ``read`` and ``write`` are places without links; ``named`` are the paths that led there, and
+    ``hidden`` what stays shut also where it lies in what every server may read. ``strict``: in
+    namespaces of its own. ``written_by_others``: what other servers in a sandbox may write, so that
+    nothing there is followed.
     """
 
     home: str
@@ -102,11 +108,14 @@ class Target:
     allowed_networks: tuple[str, ...] = ()
     protocol: ProtocolMode = "auto"
     last_era: str = (
-        ""  # "legacy" or "modern": the handshake that a local server is opened with first, if it may be either
+        # "legacy" or "modern": the handshake that a local server is opened with first, if it may be
+        # either
+        ""
     )
     connect: ConnectMode = "lazy"
     resend: Resend = "safe"
-    questions: frozenset[str] = frozenset()  # which of its questions may reach hosts: elicitation, sampling, roots
+    # which of its questions may reach hosts: elicitation, sampling, roots
+    questions: frozenset[str] = frozenset()
     limits: Limits = Limits()
     bounds: Bounds = Bounds()
     sandbox: Sandbox | None = None  # of a local server; None: it runs with the rights of this site

@@ -1,6 +1,8 @@
-"""JSON with text that is not Unicode: half an emoji, as programs leave it that cut texts by length, or bytes of another encoding.
+"""JSON with text that is not Unicode: half an emoji, as programs leave it that cut texts by length,
+or bytes of another encoding.
 
-Strict parsers refuse the whole message. Here such characters become U+FFFD, and everything else stays.
+Strict parsers refuse the whole message. Here such characters become U+FFFD, and everything else
+stays.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def repair_text(data: bytes | bytearray) -> bytes | None:
-    """The same JSON with valid text only; None if it is not JSON for another reason. Raises RecursionError."""
+    """The same JSON with valid text only; None if it is not JSON for another reason. Raises
+    RecursionError."""
     try:
         value = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse)
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

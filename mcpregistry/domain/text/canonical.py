@@ -39,7 +39,8 @@ def canonical(value: Any) -> str:
 
 
 def stored(value: Any) -> str:
-    """Like ``canonical``, but never fails for what has an end: odd numbers and types become strings ("NaN")."""
+    """Like ``canonical``, but never fails for what has an end: odd numbers and types become strings
+    ("NaN")."""
     try:
         return canonical(value)
     except ValueError:
@@ -70,7 +71,8 @@ def plain(text: str, limit: int = 10_000) -> str:
 
 
 def _is_odd(value: Any) -> bool:
-    """Whether the fast encoder would write something else than the value (null for NaN, base64 for bytes).
+    """Whether the fast encoder would write something else than the value (null for NaN, base64 for
+    bytes).
 
     Raises ValueError for a value that nests too deeply; finds what is odd in it level by level.
     """

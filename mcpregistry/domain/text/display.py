@@ -1,9 +1,11 @@
-"""Foreign text made safe to look at: what a reader could not see, or what would move the text, is named.
+"""Foreign text made safe to look at: what a reader could not see, or what would move the text, is
+named.
 
 Servers and agents choose names, descriptions, results and error texts. Control characters, terminal
-escapes, bidirectional overrides, zero-width and tag characters can make a text read differently from
-what it is (CVE-2021-42574 and its kin), so they are replaced by a visible sign such as ``⟦U+202E⟧``.
-Line breaks and tabs stay. The result encodes as UTF-8 whatever came in (lone surrogates are named).
+escapes, bidirectional overrides, zero-width and tag characters can make a text read differently
+from what it is (CVE-2021-42574 and its kin), so they are replaced by a visible sign such as
+``⟦U+202E⟧``. Line breaks and tabs stay. The result encodes as UTF-8 whatever came in (lone
+surrogates are named).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import re
 
 LIMIT = 20_000
 
-# Format (Cf), surrogate (Cs), separator (Zl, Zp) and other characters that show nothing or move others.
+# Format (Cf), surrogate (Cs), separator (Zl, Zp) and other characters that show nothing or move
+# others.
 _UNSEEN = (
     "\x80-\x9f\u00ad\u034f\u061c\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
@@ -23,12 +26,15 @@ _KNOWN = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "
 _LONG_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f{_UNSEEN}]")
 # A run of marks stacked upon one letter can cover the lines above and below.
-_STACK = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]{4})"
-                    r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]+)")  # fmt: skip
+_STACK = re.compile(
+    r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]{4})"
+    r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe0f\ufe20-\ufe2f]+)"
+)
 
 
 def printable(text: str, limit: int = LIMIT) -> str:
-    """``text`` with everything unseen named, cut after ``limit`` characters; the cut says what is missing."""
+    """``text`` with everything unseen named, cut after ``limit`` characters; the cut says what is
+    missing."""
     rest = len(text) - limit
     shown = _STACK.sub(_count, _HIDDEN.sub(_name, text[:limit]))
     return shown if rest <= 0 else f"{shown}… ({rest:,} more characters)"

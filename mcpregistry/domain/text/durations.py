@@ -4,9 +4,12 @@ from __future__ import annotations
 
 
 def two_units(seconds: float) -> str:
-    """The two largest units, exactly: "4 min 10 s", "2 h 5 min", "3 days 4 h". For what is being waited for."""
+    """The two largest units, exactly: "4 min 10 s", "2 h 5 min", "3 days 4 h". For what is being
+    waited for."""
     rest = max(0, round(seconds))
-    days, hours, minutes = rest // 86_400, rest // 3600 % 24, rest // 60 % 60
+    days = rest // 86_400
+    hours = rest // 3600 % 24
+    minutes = rest // 60 % 60
     if days:
         return f"{days} {'day' if days == 1 else 'days'} {hours} h"
     if hours:

@@ -18,7 +18,11 @@ def facts(value: str | Mapping[str, Any], without: Container[str] = ()) -> Facts
     held = _parsed(value) if isinstance(value, str) else value
     if not isinstance(held, Mapping):
         return []
-    return [(str(name).replace("_", " "), in_words(each)) for name, each in held.items() if name not in without]
+    return [
+        (str(name).replace("_", " "), in_words(each))
+        for name, each in held.items()
+        if name not in without
+    ]
 
 
 def in_words(value: object) -> str:

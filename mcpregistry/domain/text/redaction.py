@@ -1,10 +1,12 @@
-"""Secrets taken out of what others may read: results of tools, servers' logs, and our own log lines.
+"""Secrets taken out of what others may read: results of tools, servers' logs, and our own log
+lines.
 
-Known secrets are looked for by their value (``redacted``, ``Redactor``), unknown ones by name and shape (``masked``).
+Known secrets are looked for by their value (``redacted``, ``Redactor``), unknown ones by name and
+shape (``masked``).
 
-A server that is asked cleverly may tell its own environment. What is found are exact values, plain and in the forms
-that programs give them: base64 (also inside a longer text), URL- and JSON-escaped. A value that is split, reversed or
-encrypted is not found; nothing could promise that.
+A server that is asked cleverly may tell its own environment. What is found are exact values, plain
+and in the forms that programs give them: base64 (also inside a longer text), URL- and JSON-escaped.
+A value that is split, reversed or encrypted is not found; nothing could promise that.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _TELLING = re.compile(
     r"authorization|cookie|token|passw|secret|credential|api[-_]?key|private[-_]?key|^env$|^environ(ment)?$|^headers$",
     re.IGNORECASE,
 )
-# A bearer token, or a password in an address, also if the address is cut after it. A port is not a password.
+# A bearer token, or a password in an address, also if the address is cut after it. A port is not a
+# password.
 _PORT = r"""\d{1,5}(?:[\s"',;)\]}>\\]|[/?](?![^\s"']*@)|$)"""
 _SHAPED = re.compile(rf"""(?i)(\bbearer\s+|://(?!\[)[^/\s:@]*:(?!{_PORT}))[^\s@"',;]+""")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)\s+(\S+)")
@@ -36,7 +39,9 @@ _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)\s+(\S+)")
 
 def redacted(text: bytes, secrets: Iterable[str]) -> bytes:
     """``text`` without these exact values; the longest first, so that none is left in part."""
-    for secret in sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True):
+    for secret in sorted(
+        {secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True
+    ):
         text = text.replace(secret.encode("utf-8", "surrogatepass"), REDACTED.encode())
     return text
 
@@ -45,7 +50,8 @@ def redacted(text: bytes, secrets: Iterable[str]) -> bytes:
 
 
 def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str = "") -> set[str]:
-    """Values that by their name or shape are secrets: of variables, headers, flags and query parameters.
+    """Values that by their name or shape are secrets: of variables, headers, flags and query
+    parameters.
 
     An ordinary value, such as a path, is left alone: results are full of those.
     """
@@ -59,7 +65,11 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
     found = {value for name, value in named if is_secret_name(name) or name.lower() == "cookie"}
     found |= {match[1] for value in found if (match := _SCHEME.fullmatch(value))}
     words = [*flags, ("", url)]
-    found |= {word[span.start : span.end] for before, word in words for span in secrets_in_word(before, word)}
+    found |= {
+        word[span.start : span.end]
+        for before, word in words
+        for span in secrets_in_word(before, word)
+    }
     texts = [*pairs.values(), *argv, url]
     passwords = {match[1] for text in texts for match in _PASSWORD.finditer(text)}
     return found | passwords | {unquote(each) for each in passwords}
@@ -70,7 +80,9 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
 _HEADER_WORD = re.compile(
     r"(?:.*=)?([\w-]+)\s*:\s*(?:(?:bearer|basic|token|apikey)\s+)?(\S.*)", re.IGNORECASE | re.DOTALL
 )
-_FORMS = (  # of services that give theirs a form; each has a digit, which sk-learn-server and secret_manager.py have not
+# of services that give theirs a form; each has a digit, which sk-learn-server and secret_manager.py
+# have not
+_FORMS = (
     r"(?:gh[pousr]_|github_pat_|glpat-|sk-|sk_(?:live|test)_|xox[abposr]-|xapp-|AKIA|figd_|ntn_|secret_|lin_api_|hf_|pk_live_|eyJ)"
     r"(?=[A-Za-z_.\-]*[0-9])[A-Za-z0-9_.\-]{8,}|AIza[A-Za-z0-9_-]{20,}"
 )
@@ -88,12 +100,14 @@ _NAMED = re.compile(
 _VALUE = re.compile(
     r"""(?:(?i:bearer|basic|token|apikey)\s+)?(?:'(?P<single>[^'$]+)'|"(?P<double>(?:[^"\\$]|\\.)+)"|(?P<plain>[^\s"'$;|&<>()]+))"""
 )
-_SIGNATURE = re.compile(r"(?i)(?:^|[-_])sig(?:nature)?$")  # a parameter that gives access to what lies at an address
+# a parameter that gives access to what lies at an address
+_SIGNATURE = re.compile(r"(?i)(?:^|[-_])sig(?:nature)?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a secret stands in a word; ``name`` says what kind it is. A reference (``${...}``) is no secret."""
+    """Where a secret stands in a word; ``name`` says what kind it is. A reference (``${...}``) is
+    no secret."""
 
     start: int
     end: int
@@ -101,7 +115,8 @@ class Span:
 
 
 def secrets_in_word(before: str, word: str) -> list[Span]:
-    """By name or shape: values of flags, headers, passwords and parameters of addresses. ``before``: the word in front."""
+    """By name or shape: values of flags, headers, passwords and parameters of addresses.
+    ``before``: the word in front."""
     return [span for span in _spans(before, word) if "${" not in word[span.start : span.end]]
 
 
@@ -109,7 +124,12 @@ def _spans(before: str, word: str) -> list[Span]:
     flag, equals, value = word.partition("=")
     if equals and value and not re.search(r"\s|://", flag) and is_secret_name(flag):
         return [Span(len(flag) + 1, len(word), flag)]
-    if before.startswith("-") and "=" not in before and is_secret_name(before) and not word.startswith("-"):
+    if (
+        before.startswith("-")
+        and "=" not in before
+        and is_secret_name(before)
+        and not word.startswith("-")
+    ):
         return [Span(0, len(word), before)]
     if before.lstrip("-").lower() == "cookie" and before.startswith("-"):
         return [Span(0, len(word), before)]
@@ -122,7 +142,9 @@ def _spans(before: str, word: str) -> list[Span]:
 def _spans_within(word: str) -> Iterator[Span]:
     """In an address, a line of a shell, JSON, or a text of names and values."""
     end = 0
-    for span in sorted([*_spans_by_shape(word), *_spans_by_name(word)], key=lambda span: span.start):
+    for span in sorted(
+        [*_spans_by_shape(word), *_spans_by_name(word)], key=lambda span: span.start
+    ):
         if span.start >= end:
             yield span
             end = span.end
@@ -130,7 +152,8 @@ def _spans_within(word: str) -> Iterator[Span]:
 
 def _spans_by_shape(word: str) -> Iterator[Span]:
     for match in _IN_WORD.finditer(word):
-        kind, name = match.lastgroup or "", match["parameter"] or ""
+        kind = match.lastgroup or ""
+        name = match["parameter"] or ""
         if kind != "value" or is_secret_name(name) or _SIGNATURE.search(name):
             yield Span(*match.span(kind), name or kind)
 
@@ -144,7 +167,8 @@ def _spans_by_name(word: str) -> Iterator[Span]:
 
 
 def masked_words(words: Sequence[str]) -> list[str]:
-    """A command, or one address, for people who may not see what is secret in it, and for records that are kept."""
+    """A command, or one address, for people who may not see what is secret in it, and for records
+    that are kept."""
     shown = []
     for before, word in zip(("", *words), words, strict=False):
         for span in reversed(secrets_in_word(before, word)):
@@ -157,7 +181,8 @@ def masked_words(words: Sequence[str]) -> list[str]:
 
 
 class Redactor:
-    """Finds and replaces the secrets of one server in JSON values. False: there is nothing to look for.
+    """Finds and replaces the secrets of one server in JSON values. False: there is nothing to look
+    for.
 
     Secrets with fewer than ``shortest`` characters are not looked for.
     """
@@ -172,7 +197,8 @@ class Redactor:
         return bool(self._needles)
 
     def clean(self, value: Any) -> tuple[Any, int]:
-        """The value without secrets and how many were replaced; the very same value when there are none."""
+        """The value without secrets and how many were replaced; the very same value when there are
+        none."""
         whole = "\x00".join(_texts(value))
         if not any(needle in whole for needle in self._needles):
             return value, 0
@@ -223,7 +249,8 @@ _URLSAFE = str.maketrans("+/", "-_")
 
 
 def _core(raw: bytes, offset: int) -> str:
-    """The base64 letters that are the same wherever ``raw`` stands at this offset in a longer text."""
+    """The base64 letters that are the same wherever ``raw`` stands at this offset in a longer
+    text."""
     text = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
     return text[(0, 2, 3)[offset] : len(text) - bool((offset + len(raw)) % 3)]
 
@@ -232,15 +259,20 @@ def _core(raw: bytes, offset: int) -> str:
 
 
 def masked(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A log line's values without secrets: under telling names at any depth, and in texts what looks like a bearer
-    token or like a password inside an address.
+    """A log line's values without secrets: under telling names at any depth, and in texts what
+    looks like a bearer token or like a password inside an address.
     """
     return {key: _masked_at(key, value, _DEEPEST) for key, value in event.items()}
 
 
 def _masked_at(key: object, value: Any, depth: int) -> Any:
     """Numbers under a telling name are counts (``input_tokens``), not secrets."""
-    if isinstance(key, str) and value and _TELLING.search(key) and not isinstance(value, int | float):
+    if (
+        isinstance(key, str)
+        and value
+        and _TELLING.search(key)
+        and not isinstance(value, int | float)
+    ):
         return MASK
     return _masked(value, depth)
 

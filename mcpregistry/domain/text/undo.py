@@ -6,7 +6,8 @@ MOST = 50  # versions of one action that can be undone at once
 
 
 def undo_said(changes: int) -> str:
-    """The last sentence before a yes, true of an action that adds, changes and deletes so many records."""
+    """The last sentence before a yes, true of an action that adds, changes and deletes so many
+    records."""
     if changes <= MOST:
         return "You can undo this for a minute. Later you can restore the earlier state from the history."
     return (

@@ -1,4 +1,5 @@
-"""JSON in which each key of an object stands once: of two values, a filter or a log in front might read the other one."""
+"""JSON in which each key of an object stands once: of two values, a filter or a log in front might
+read the other one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Arguments to try a tool with, made from its input schema: the smallest that fit, and never anything of value.
+"""Arguments to try a tool with, made from its input schema: the smallest that fit, and never
+anything of value.
 
-What is made names no file outside the server's own folder, no address that exists, and no secret. Where the schema
-leaves nothing that is both valid and harmless, there are none: ``Impossible`` says why.
+What is made names no file outside the server's own folder, no address that exists, and no secret.
+Where the schema leaves nothing that is both valid and harmless, there are none: ``Impossible`` says
+why.
 """
 
 from __future__ import annotations
@@ -14,20 +16,71 @@ from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.domain.schema import validation
 from mcpregistry.domain.text.secret_names import is_secret_name
 
-MOST_STEPS, MOST_DEPTH, MOST_LENGTH = 500, 12, 2_000
+MOST_STEPS = 500
+MOST_DEPTH = 12
+MOST_LENGTH = 2_000
 _FORMATS = {
-    "date": "2026-01-01", "time": "00:00:00Z", "date-time": "2026-01-01T00:00:00Z", "duration": "PT1S",
-    "email": "nobody@example.invalid", "idn-email": "nobody@example.invalid", "hostname": "example.invalid",
-    "idn-hostname": "example.invalid", "ipv4": "192.0.2.1", "ipv6": "2001:db8::1", "uri": "https://example.invalid/",
-    "url": "https://example.invalid/", "iri": "https://example.invalid/", "uri-reference": "x", "uuid":
-    "00000000-0000-4000-8000-000000000000", "regex": "a", "json-pointer": "", "binary": "", "byte": "",
-}  # fmt: skip
+    "date": "2026-01-01",
+    "time": "00:00:00Z",
+    "date-time": "2026-01-01T00:00:00Z",
+    "duration": "PT1S",
+    "email": "nobody@example.invalid",
+    "idn-email": "nobody@example.invalid",
+    "hostname": "example.invalid",
+    "idn-hostname": "example.invalid",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.invalid/",
+    "url": "https://example.invalid/",
+    "iri": "https://example.invalid/",
+    "uri-reference": "x",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "regex": "a",
+    "json-pointer": "",
+    "binary": "",
+    "byte": "",
+}
 # For patterns: short texts of the usual kinds, the first that fits is taken.
 _TEXTS = (
-    "a", "A", "0", "1", "aa", "AA", "00", "a0", "A1", "a-a", "a_a", "a.a", "a/a", "A-1", "0.0.1", "2026-01-01", "2026-01", "00:00",
-    "000", "0000", "00000", "000000", "aaa", "AAA", "EUR", "en", "en-US", "#000000", "a@example.invalid", "0" * 7, "a" * 8, "0" * 8,
-    "0" * 32, "0" * 40, "0" * 64, "00000000-0000-4000-8000-000000000000", "https://example.invalid/", "+10000000",
-)  # fmt: skip
+    "a",
+    "A",
+    "0",
+    "1",
+    "aa",
+    "AA",
+    "00",
+    "a0",
+    "A1",
+    "a-a",
+    "a_a",
+    "a.a",
+    "a/a",
+    "A-1",
+    "0.0.1",
+    "2026-01-01",
+    "2026-01",
+    "00:00",
+    "000",
+    "0000",
+    "00000",
+    "000000",
+    "aaa",
+    "AAA",
+    "EUR",
+    "en",
+    "en-US",
+    "#000000",
+    "a@example.invalid",
+    "0" * 7,
+    "a" * 8,
+    "0" * 8,
+    "0" * 32,
+    "0" * 40,
+    "0" * 64,
+    "00000000-0000-4000-8000-000000000000",
+    "https://example.invalid/",
+    "+10000000",
+)
 _PLACE = re.compile(
     r"(?i)(^|[_.\-\s]|(?<=[a-z])(?=[A-Z]))(paths?|files?|filenames?|dir|dirs|directory|directories|folders?|cwd)$"
 )
@@ -40,7 +93,8 @@ class Impossible(Exception):
 
 
 def arguments_for(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The smallest arguments that fit a tool's input schema. Raises ``Impossible``. Bounded, however the schema is."""
+    """The smallest arguments that fit a tool's input schema. Raises ``Impossible``. Bounded,
+    however the schema is."""
     made = _Maker(schema).value(schema, "", 0)
     if not isinstance(made, dict):
         raise Impossible("the schema does not describe an object")
@@ -74,14 +128,17 @@ class _Maker:
             if _harmless(choice):
                 return choice
         if "const" in given or "enum" in given:
-            raise Impossible(f"'{name}' allows only values that refer to something outside the server's folder")
+            raise Impossible(
+                f"'{name}' allows only values that refer to something outside the server's folder"
+            )
         for word in ("oneOf", "anyOf"):
             if given.get(word):
                 return self._one_of(given, word, name, depth)
         return self._of_type(given, name, depth)
 
     def _merged(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        """With what it refers to and what it must fit besides laid over each other, as far as that is plain."""
+        """With what it refers to and what it must fit besides laid over each other, as far as that
+        is plain."""
         merged = dict(schema)
         parts: list[object] = []
         if isinstance(reference := merged.pop("$ref", None), str):
@@ -110,7 +167,11 @@ class _Maker:
         why: Impossible | None = None
         for branch in given[word] if isinstance(given[word], list) else ():
             try:
-                return self.value(_laid_over(branch, rest) if isinstance(branch, Mapping) else rest, name, depth + 1)
+                return self.value(
+                    _laid_over(branch, rest) if isinstance(branch, Mapping) else rest,
+                    name,
+                    depth + 1,
+                )
             except Impossible as error:
                 why = why or error
         raise why or Impossible(f"'{name}' allows no value")
@@ -123,7 +184,9 @@ class _Maker:
                 wanted = _whole(given.get("minItems"))
                 if wanted > MOST_STEPS:
                     raise Impossible(f"'{name}' requires too many items")
-                first = given.get("prefixItems") if isinstance(given.get("prefixItems"), list) else []
+                first = (
+                    given.get("prefixItems") if isinstance(given.get("prefixItems"), list) else []
+                )
                 items = [*first, *[given.get("items", {})] * wanted][:wanted]  # type: ignore[misc]
                 return [self.value(item, name, depth + 1) for item in items]
             case "integer" | "number" as kind:
@@ -163,12 +226,15 @@ def _offered(given: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _harmless(value: object) -> bool:
-    """Whether nothing in it points out of the server's own folder; examples may name what exists."""
+    """Whether nothing in it points out of the server's own folder; examples may name what
+    exists."""
     if isinstance(value, Mapping):
         return all(_harmless(part) for part in value.values())
     if isinstance(value, list):
         return all(_harmless(part) for part in value)
-    return not isinstance(value, str) or (len(value) <= MOST_LENGTH and not _ELSEWHERE.search(value))
+    return not isinstance(value, str) or (
+        len(value) <= MOST_LENGTH and not _ELSEWHERE.search(value)
+    )
 
 
 def _texts(given: Mapping[str, Any], name: str) -> Iterator[str]:
@@ -188,7 +254,9 @@ def _texts(given: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _fits(given: Mapping[str, Any], text: str) -> bool:
-    rules = {"type": "string"} | {key: given[key] for key in ("minLength", "maxLength", "pattern") if key in given}
+    rules = {"type": "string"} | {
+        key: given[key] for key in ("minLength", "maxLength", "pattern") if key in given
+    }
     if len(rules) == 1:
         return True
     try:
@@ -201,7 +269,8 @@ def _number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
     """The one nearest to nought that its bounds allow."""
     step = _number_of(given, "multipleOf")
     step = step if step is not None and step > 0 else None
-    low, high = _bound(given, "minimum", 1), _bound(given, "maximum", -1)
+    low = _bound(given, "minimum", 1)
+    high = _bound(given, "maximum", -1)
     start: int | float = 0
     if low is not None and low > 0:
         start = low
@@ -211,7 +280,11 @@ def _number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
     near = -(-start // unit) * unit if start >= 0 else start // unit * unit
     for each in (start, near, near + unit, near - unit, start + 0.5, start - 0.5):
         value = int(each) if each == int(each) else each
-        if (not whole or isinstance(value, int)) and _inside(given, value) and (not step or value % step == 0):
+        if (
+            (not whole or isinstance(value, int))
+            and _inside(given, value)
+            and (not step or value % step == 0)
+        ):
             return value
     raise Impossible(f"no matching number could be generated for '{name}'")
 
@@ -222,8 +295,10 @@ def _bound(given: Mapping[str, Any], word: str, more: int) -> float | None:
 
 
 def _inside(given: Mapping[str, Any], value: float) -> bool:
-    least, most = _number_of(given, "minimum"), _number_of(given, "maximum")
-    above, below = _number_of(given, "exclusiveMinimum"), _number_of(given, "exclusiveMaximum")
+    least = _number_of(given, "minimum")
+    most = _number_of(given, "maximum")
+    above = _number_of(given, "exclusiveMinimum")
+    below = _number_of(given, "exclusiveMaximum")
     return (
         (least is None or value >= least)
         and (most is None or value <= most)
@@ -234,7 +309,11 @@ def _inside(given: Mapping[str, Any], value: float) -> bool:
 
 def _number_of(given: Mapping[str, Any], word: str) -> float | None:
     value = given.get(word)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 else None
+    return (
+        value
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+        else None
+    )
 
 
 def _whole(value: object) -> int:

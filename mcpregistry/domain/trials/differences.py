@@ -1,4 +1,5 @@
-"""What two trials of a server differ in, in words. Times and memory are measured anew each time: only much is said."""
+"""What two trials of a server differ in, in words. Times and memory are measured anew each time:
+only much is said."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 
 from mcpregistry.domain.trials.report import Report, ToolSeen
 
-# By how much a figure must grow or shrink, and by how much at least, to be no chance. A trial shares its machine.
+# By how much a figure must grow or shrink, and by how much at least, to be no chance. A trial
+# shares its machine.
 _MUCH: dict[str, tuple[str, float, float]] = {
     "connect_ms": ("Start-up", 3.0, 1_000.0),
     "memory_kb": ("Memory", 2.0, 50 * 1024),
@@ -27,7 +29,8 @@ _MOST_NAMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``behaviour``: it does something else, which people are told; else it is a figure that has moved."""
+    """``behaviour``: it does something else, which people are told; else it is a figure that has
+    moved."""
 
     text: str
     behaviour: bool = True
@@ -35,7 +38,11 @@ class Difference:
 
 def differences(before: Report, after: Report) -> list[Difference]:
     """Everything that is otherwise in ``after``, what it does first."""
-    found = [*_of_verdict(before, after), *_of_tools(before, after), *_of_figures(before["figures"], after["figures"])]
+    found = [
+        *_of_verdict(before, after),
+        *_of_tools(before, after),
+        *_of_figures(before["figures"], after["figures"]),
+    ]
     return sorted(found, key=lambda each: not each.behaviour)
 
 
@@ -60,7 +67,8 @@ def _of_tools(before: Report, after: Report) -> Iterator[Difference]:
 
 
 def _of_call(name: str, old: ToolSeen, new: ToolSeen) -> str:
-    was, now = old["call"].get("outcome"), new["call"].get("outcome")
+    was = old["call"].get("outcome")
+    now = new["call"].get("outcome")
     if was == now or "skipped" in (was, now) or not was or not now:
         return ""
     return f"Calling {name}: {was} before, {now} now."
@@ -70,9 +78,12 @@ def _of_figures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Diffe
     for name, words in _EXACT.items():
         if name in before and name in after and before[name] != after[name]:
             told = [_told(figures[name]) for figures in (before, after)]
-            yield Difference(f"{words}: {told[0]} before, {told[1]} now.", behaviour=name != "processes")
+            yield Difference(
+                f"{words}: {told[0]} before, {told[1]} now.", behaviour=name != "processes"
+            )
     for name, (words, times, least) in _MUCH.items():
-        old, new = before.get(name), after.get(name)
+        old = before.get(name)
+        new = after.get(name)
         if old is None or new is None:
             continue
         if max(old, new) > times * min(old, new) and abs(old - new) >= least:

@@ -1,4 +1,5 @@
-"""What a trial of a server has found: the values that its report consists of, as they are stored."""
+"""What a trial of a server has found: the values that its report consists of, as they are
+stored."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import Any, TypedDict
 
 
 class Start(TypedDict, total=False):
-    """One start of the server in one era. Times in milliseconds, memory in kilobytes; None: could not be observed."""
+    """One start of the server in one era. Times in milliseconds, memory in kilobytes; None: could
+    not be observed."""
 
     era: str
     network: str  # of a local server: closed or open; empty for others
@@ -32,7 +34,8 @@ class Start(TypedDict, total=False):
 
 
 class Called(TypedDict, total=False):
-    """One call of a tool. ``outcome``: ok, error (the tool says so), failed (no answer), skipped (see ``why``)."""
+    """One call of a tool. ``outcome``: ok, error (the tool says so), failed (no answer), skipped
+    (see ``why``)."""
 
     outcome: str
     ms: float
@@ -41,7 +44,8 @@ class Called(TypedDict, total=False):
 
 
 class ToolSeen(TypedDict, total=False):
-    """One tool as the server defined it. ``severity`` and ``found`` are the scanner's; ``schema`` says why it is none."""
+    """One tool as the server defined it. ``severity`` and ``found`` are the scanner's; ``schema``
+    says why it is none."""
 
     name: str
     hash: str
@@ -57,7 +61,8 @@ class ToolSeen(TypedDict, total=False):
 
 
 class Finding(TypedDict):
-    """``severity``: danger, alarm or note. ``text`` is for people; ``tool`` is empty where it is about the server."""
+    """``severity``: danger, alarm or note. ``text`` is for people; ``tool`` is empty where it is
+    about the server."""
 
     severity: str
     kind: str

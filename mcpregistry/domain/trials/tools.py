@@ -21,32 +21,51 @@ from mcpregistry.domain.trials.report import Called, ToolSeen
 if TYPE_CHECKING:
     from mcpregistry.domain.definitions.scanner import Scanner
 
-MOST_CALLS, MOST_FOUND = 10, 3
-MOST_SHORTENED, LONGEST_SCHEMA = 50, 4_000
+MOST_CALLS = 10
+MOST_FOUND = 3
+MOST_SHORTENED = 50
+LONGEST_SCHEMA = 4_000
 
 
 def seen(
-    tools: Iterable[dict[str, Any]], *, instructions: str, others: frozenset[str], count: Callable[[str], int]
+    tools: Iterable[dict[str, Any]],
+    *,
+    instructions: str,
+    others: frozenset[str],
+    count: Callable[[str], int],
 ) -> list[ToolSeen]:
-    """Every tool scanned, checked and counted; ``others`` are the names of other servers' tools, ``count`` counts tokens."""
+    """Every tool scanned, checked and counted; ``others`` are the names of other servers' tools,
+    ``count`` counts tokens."""
     listed = list(tools)
     own = frozenset(str(tool["name"]) for tool in listed)
-    from mcpregistry.domain.definitions.scanner import Scanner  # 6 MB, and few processes look at what is new
+    # 6 MB, and few processes look at what is new
+    from mcpregistry.domain.definitions.scanner import Scanner
 
     scanner = Scanner(own=own, others=others)
     return [_seen(tool, visible(tool, instructions), scanner, count) for tool in listed]
 
 
-def _seen(tool: dict[str, Any], body: dict[str, Any], scanner: Scanner, count: Callable[[str], int]) -> ToolSeen:
-    found, text = scanner.scan(body), stored(body)
+def _seen(
+    tool: dict[str, Any], body: dict[str, Any], scanner: Scanner, count: Callable[[str], int]
+) -> ToolSeen:
+    found = scanner.scan(body)
+    text = stored(body)
     said = tool.get("annotations")
     claims = said if isinstance(said, dict) else {}
     return ToolSeen(
-        name=plain(str(tool["name"]), 500), hash=digest(text), reads=claims.get("readOnlyHint") is True,
-        destroys=claims.get("destructiveHint") is True, closed_world=claims.get("openWorldHint") is False, tokens=count(text), severity=max((int(finding.severity) for finding in found), default=0),
-        found=[plain(f"{each.why} ({each.where}: {each.excerpt})", 500) for each in found[:MOST_FOUND]],
-        schema=_unusable(tool), call=Called(),
-    )  # fmt: skip
+        name=plain(str(tool["name"]), 500),
+        hash=digest(text),
+        reads=claims.get("readOnlyHint") is True,
+        destroys=claims.get("destructiveHint") is True,
+        closed_world=claims.get("openWorldHint") is False,
+        tokens=count(text),
+        severity=max((int(finding.severity) for finding in found), default=0),
+        found=[
+            plain(f"{each.why} ({each.where}: {each.excerpt})", 500) for each in found[:MOST_FOUND]
+        ],
+        schema=_unusable(tool),
+        call=Called(),
+    )
 
 
 def _unusable(tool: dict[str, Any]) -> str:
@@ -62,7 +81,8 @@ def _unusable(tool: dict[str, Any]) -> str:
 
 
 def chosen(tools: Sequence[dict[str, Any]], rows: Sequence[ToolSeen]) -> dict[str, bytes]:
-    """Arguments (JSON) for the tools that claim to read and raise no alarm, a few; in ``rows`` stands why not of others."""
+    """Arguments (JSON) for the tools that claim to read and raise no alarm, a few; in ``rows``
+    stands why not of others."""
     found: dict[str, bytes] = {}
     for tool, row in zip(tools, rows, strict=True):
         if why := not_called(row, len(found)):
@@ -91,7 +111,8 @@ def not_called(row: ToolSeen, so_far: int) -> str:
 
 
 def shortened(tools: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Description and input schema by name, for a model that shall call them; of long schemas none, of many tools the first."""
+    """Description and input schema by name, for a model that shall call them; of long schemas none,
+    of many tools the first."""
     found: dict[str, dict[str, Any]] = {}
     for tool in [*tools][:MOST_SHORTENED]:
         schema = tool.get("inputSchema")

@@ -1,6 +1,8 @@
-"""What a trial's findings mean, and what is proposed because of them. It decides nothing: a person does.
+"""What a trial's findings mean, and what is proposed because of them. It decides nothing: a person
+does.
 
-Verdicts: ``refuse`` (it does not start, or means harm), ``attention`` (somebody should read the findings), ``ok``.
+Verdicts: ``refuse`` (it does not start, or means harm), ``attention`` (somebody should read the
+findings), ``ok``.
 """
 
 from __future__ import annotations
@@ -12,19 +14,33 @@ from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.servers.state import acting
 from mcpregistry.domain.trials.report import Finding, Row, Start, ToolSeen
 
-OK, ATTENTION, REFUSE = "ok", "attention", "refuse"
-MANY_TOKENS, MUCH_MEMORY_KB, MANY_PROCESSES, SLOW_MS = 20_000, 1024 * 1024, 20, 10_000.0
+OK = "ok"
+ATTENTION = "attention"
+REFUSE = "refuse"
+MANY_TOKENS = 20_000
+MUCH_MEMORY_KB = 1024 * 1024
+MANY_PROCESSES = 20
+SLOW_MS = 10_000.0
 NAMES = 53  # the port at which names are asked for
 FIRST_CHOSEN = 32_768  # from here on kernels choose ports for those who name none
 ERAS = {"modern": "2026-07-28", "legacy": "2025-11-25 and older"}
 
 
 def findings(
-    starts: Sequence[Start], tools: Sequence[ToolSeen], unread: Sequence[str] = (), more: Sequence[Finding] = ()
+    starts: Sequence[Start],
+    tools: Sequence[ToolSeen],
+    unread: Sequence[str] = (),
+    more: Sequence[Finding] = (),
 ) -> list[Finding]:
-    """Everything that people should know, worst first. ``unread``: what its command names and its sandbox keeps from it;
-    ``more``: what somebody else has found."""
-    found = [*_of_starts(starts), *_of_figures(starts, tools), *_of_state(tools), *_of_sessions(tools), *more]
+    """Everything that people should know, worst first. ``unread``: what its command names and its
+    sandbox keeps from it; ``more``: what somebody else has found."""
+    found = [
+        *_of_starts(starts),
+        *_of_figures(starts, tools),
+        *_of_state(tools),
+        *_of_sessions(tools),
+        *more,
+    ]
     for path in unread:
         text = f"Its command refers to {path}, which its sandbox does not let it read. Add the path to 'May read' if needed."
         found.append(_finding("alarm", "unread", text))
@@ -43,19 +59,28 @@ def verdict(found: Iterable[Finding]) -> str:
 
 
 def rows(tools: Sequence[ToolSeen]) -> list[Row]:
-    """The whitelist that follows: what claims to read runs, what changes something asks, what is suspicious stays hidden."""
+    """The whitelist that follows: what claims to read runs, what changes something asks, what is
+    suspicious stays hidden."""
     return [
-        Row(tool=tool["name"], hash=tool["hash"], rule=rule, why=why) for tool in tools for rule, why in [_rule(tool)]
+        Row(tool=tool["name"], hash=tool["hash"], rule=rule, why=why)
+        for tool in tools
+        for rule, why in [_rule(tool)]
     ]
 
 
 def sandbox_fields(
-    starts: Sequence[Start], network_needed: bool | None, now: dict[str, Any], unread: Sequence[str] = ()
+    starts: Sequence[Start],
+    network_needed: bool | None,
+    now: dict[str, Any],
+    unread: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Fields of the server that would confine it to what it has needed; only those that differ from ``now``.
+    """Fields of the server that would confine it to what it has needed; only those that differ from
+    ``now``.
 
-    Where it did not start in its sandbox, only that it may read what its command names (``unread``). What the trial cannot know to be unused stays as it is: the paths that it
-    was given, and the network unless it is known (``network_needed``). Of a network that it needs, the ports that it used.
+    Where it did not start in its sandbox, only that it may read what its command names
+    (``unread``). What the trial cannot know to be unused stays as it is: the paths that it was
+    given, and the network unless it is known (``network_needed``). Of a network that it needs, the
+    ports that it used.
     """
     if not any(start["ok"] and start["network"] for start in starts):
         return {"sandbox_read": [*now.get("sandbox_read", ()), *unread]} if unread else {}
@@ -69,10 +94,14 @@ def sandbox_fields(
 
 
 def sharing_fields(tools: Sequence[ToolSeen], now: dict[str, Any]) -> dict[str, Any]:
-    """Of a server that everybody shares and that seems to keep state: a connection for each session. Only where it connects
-    at the first call, as such servers must.
+    """Of a server that everybody shares and that seems to keep state: a connection for each
+    session. Only where it connects at the first call, as such servers must.
     """
-    return {"shared_by": "session"} if can_be_shared_less(now) and (_acting(tools) or _by_session(tools)) else {}
+    return (
+        {"shared_by": "session"}
+        if can_be_shared_less(now) and (_acting(tools) or _by_session(tools))
+        else {}
+    )
 
 
 def can_be_shared_less(now: Mapping[str, Any]) -> bool:
@@ -81,10 +110,12 @@ def can_be_shared_less(now: Mapping[str, Any]) -> bool:
 
 
 def is_by_session(answers: Sequence[tuple[str, str]]) -> bool:
-    """Whether two sessions get different answers to one call. ``answers``: of both, for each of at least two rounds.
+    """Whether two sessions get different answers to one call. ``answers``: of both, for each of at
+    least two rounds.
 
-    Either each session has an answer of its own, which stays the same, or both have the same sequence of different answers, as a
-    server gives that counts for each session. A clock or a server that counts for everybody gives neither.
+    Either each session has an answer of its own, which stays the same, or both have the same
+    sequence of different answers, as a server gives that counts for each session. A clock or a
+    server that counts for everybody gives neither.
     """
     first, second = (list(each) for each in zip(*answers, strict=True))
     if len(set(first)) == len(set(second)) == 1:
@@ -101,24 +132,34 @@ def _acting(tools: Sequence[ToolSeen]) -> list[str]:
 
 
 def _ports(starts: Sequence[Start]) -> dict[str, Any]:
-    """The ports that it was seen to use; an open network where none was, or one that nobody can name beforehand."""
-    connected, listened = _seen(starts, "connected"), _seen(starts, "listened")
+    """The ports that it was seen to use; an open network where none was, or one that nobody can
+    name beforehand."""
+    connected = _seen(starts, "connected")
+    listened = _seen(starts, "listened")
     if not connected | listened or any(port >= FIRST_CHOSEN for port in listened):
         return {"sandbox_network": "all"}
     connect = sorted(connected | {NAMES} if connected else connected)
-    return {"sandbox_network": "ports", "sandbox_connect": connect, "sandbox_listen": sorted(listened)}
+    return {
+        "sandbox_network": "ports",
+        "sandbox_connect": connect,
+        "sandbox_listen": sorted(listened),
+    }
 
 
 def _seen(starts: Sequence[Start], word: str) -> set[int]:
     return {port for start in starts for port in start.get(word, ())}  # type: ignore[attr-defined]
 
 
-def network_needed(starts: Sequence[Start], closed: Sequence[ToolSeen], opened: Sequence[ToolSeen]) -> bool | None:
-    """True: it started, or a tool answered, with the network open only. False: every tool answered without it, or claims
-    to reach nothing outside. None: nobody can know."""
+def network_needed(
+    starts: Sequence[Start], closed: Sequence[ToolSeen], opened: Sequence[ToolSeen]
+) -> bool | None:
+    """True: it started, or a tool answered, with the network open only. False: every tool answered
+    without it, or claims to reach nothing outside. None: nobody can know."""
     working = {start["network"] for start in starts if start["ok"]}
     before = {tool["name"]: tool["call"].get("outcome") for tool in closed}
-    if working == {"open"} or any(tool["call"].get("outcome") == "ok" != before.get(tool["name"]) for tool in opened):
+    if working == {"open"} or any(
+        tool["call"].get("outcome") == "ok" != before.get(tool["name"]) for tool in opened
+    ):
         return True
     enough = all(tool["closed_world"] or tool["call"].get("outcome") == "ok" for tool in closed)
     return False if "closed" in working and closed and enough else None
@@ -151,24 +192,39 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
             yield _finding("note", "era", f"The server does not support MCP {name}.")
     for start in working:
         if start.get("error"):
-            yield _finding("alarm", "ended", f"The server exited during the trial: {start['error']}")
+            yield _finding(
+                "alarm", "ended", f"The server exited during the trial: {start['error']}"
+            )
     if len({start["tools"] for start in working}) > 1:
-        yield _finding("alarm", "eras differ", "The server does not offer the same tools at each start.")
+        yield _finding(
+            "alarm", "eras differ", "The server does not offer the same tools at each start."
+        )
     if not any(start["network"] != "open" for start in working):
         yield _finding("note", "network", "The server starts only if the network is open.")
     yield from _of_ports(starts)
     for path in sorted({path for start in starts for path in start.get("denied", ())}):
-        yield _finding("note", "denied", f"According to its log, the server was denied access to {path}.")
+        yield _finding(
+            "note", "denied", f"According to its log, the server was denied access to {path}."
+        )
     if left := max(start.get("left_out", 0) for start in working):
-        why = " ".join(dict.fromkeys(text for start in working for text in start.get("problems", ())))
-        yield _finding("alarm", "left out", f"{left} of its definitions cannot be used and are left out. {why}".strip())
+        why = " ".join(
+            dict.fromkeys(text for start in working for text in start.get("problems", ()))
+        )
+        yield _finding(
+            "alarm",
+            "left out",
+            f"{left} of its definitions cannot be used and are left out. {why}".strip(),
+        )
 
 
 def _of_ports(starts: Sequence[Start]) -> Iterator[Finding]:
-    """What was seen of its network, for a policy that names ports: it may use others when nobody looks."""
+    """What was seen of its network, for a policy that names ports: it may use others when nobody
+    looks."""
     for word, doing in (("connected", "connected to"), ("listened", "listening on")):
         if ports := sorted(_seen(starts, word)):
-            text = f"During the trial, the server was {doing} TCP ports {', '.join(map(str, ports))}"
+            text = (
+                f"During the trial, the server was {doing} TCP ports {', '.join(map(str, ports))}"
+            )
             more = "If you limit its network to ports, allow these, and 53 for names. It may use other ports at other times."
             yield _finding("note", "ports", f"{text}. {more}")
 
@@ -177,9 +233,12 @@ def _of_figures(starts: Sequence[Start], tools: Sequence[ToolSeen]) -> Iterator[
     tokens = sum(tool["tokens"] for tool in tools)
     if tokens > MANY_TOKENS:
         yield _finding(
-            "alarm", "tokens", f"Its definitions take {tokens:,} tokens in every context that includes them."
+            "alarm",
+            "tokens",
+            f"Its definitions take {tokens:,} tokens in every context that includes them.",
         )
-    memory, processes = most(starts, "memory_kb"), most(starts, "processes")
+    memory = most(starts, "memory_kb")
+    processes = most(starts, "processes")
     if memory is not None and memory > MUCH_MEMORY_KB:
         yield _finding("alarm", "memory", f"The server used {memory // 1024:,} MB of memory.")
     if processes is not None and processes > MANY_PROCESSES:
@@ -202,14 +261,16 @@ def _of_state(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
 def _of_sessions(tools: Sequence[ToolSeen]) -> Iterator[Finding]:
     if names := _by_session(tools):
         yield _finding(
-            "note", "state",
+            "note",
+            "state",
             f"Two sessions got different answers to the same call ({', '.join(names)}), so the server keeps state for each "
             "session. If all agents share it, they see each other's state. Share it by session or agent instead.",
-        )  # fmt: skip
+        )
 
 
 def _of_tool(tool: ToolSeen) -> Iterator[Finding]:
-    name, severity = tool["name"], tool["severity"]
+    name = tool["name"]
+    severity = tool["severity"]
     if severity > Severity.CLEAN:
         if severity >= Severity.DANGER:
             word = "danger"
@@ -221,13 +282,23 @@ def _of_tool(tool: ToolSeen) -> Iterator[Finding]:
     if tool["schema"]:
         yield _finding("alarm", "schema", tool["schema"], name)
     if tool["reads"] and tool["destroys"]:
-        yield _finding("alarm", "claims", "The tool declares that it only reads and also that it is destructive.", name)
+        yield _finding(
+            "alarm",
+            "claims",
+            "The tool declares that it only reads and also that it is destructive.",
+            name,
+        )
     match tool["call"].get("outcome"):
         case "failed":
-            yield _finding("alarm", "call", f"The tool did not answer: {tool['call'].get('why')}", name)
+            yield _finding(
+                "alarm", "call", f"The tool did not answer: {tool['call'].get('why')}", name
+            )
         case "error":
             yield _finding(
-                "note", "call", "The tool answered with an error. The arguments were generated from its schema.", name
+                "note",
+                "call",
+                "The tool answered with an error. The arguments were generated from its schema.",
+                name,
             )
 
 

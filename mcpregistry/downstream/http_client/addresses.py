@@ -2,7 +2,8 @@
 
 ``ipaddress.is_global`` alone is not enough: on Python 3.11 it calls ``::127.0.0.1``, NAT64, 6to4,
 site-local and multicast addresses global. So: only ordinary unicast is public, minus a list of the
-special ranges of RFC 6890 and its registry, and an IPv4 address inside an IPv6 one counts as itself.
+special ranges of RFC 6890 and its registry, and an IPv4 address inside an IPv6 one counts as
+itself.
 """
 
 from __future__ import annotations
@@ -21,9 +22,22 @@ _ORDINARY_V6 = IPv6Network("2000::/3")
 _SPECIAL = tuple(
     ip_network(text)
     for text in (
-        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *(
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+        ),
         *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24"),
-        *("192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+        *(
+            "192.168.0.0/16",
+            "192.175.48.0/24",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+        ),
         *("224.0.0.0/4", "240.0.0.0/4"),
         *("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
     )
@@ -38,7 +52,8 @@ def is_public(address: Address) -> bool:
 
 
 def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
-    """Public, or inside a network that the operator named. An IPv4-mapped address counts as IPv4."""
+    """Public, or inside a network that the operator named. An IPv4-mapped address counts as
+    IPv4."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return any(address in network for network in networks) or is_public(address)

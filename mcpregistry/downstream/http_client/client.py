@@ -1,10 +1,14 @@
-"""The one way out to HTTP: every request to a server, a registry or an authorisation server goes here.
+"""The one way out to HTTP: every request to a server, a registry or an authorisation server goes
+here.
 
 Invariants:
-* A name is resolved once per connection, *all* its addresses are checked, and the connection goes to
-  one of the checked ones; the socket is checked once more as it is made, whatever was parsed before.
-* Private, link-local, metadata and special addresses are refused unless the target names the network.
-* No proxies, netrc or certificates-off from the environment, no cookies, no redirect off the origin.
+* A name is resolved once per connection, *all* its addresses are checked, and the connection goes
+  to one of the checked ones; the socket is checked once more as it is made, whatever was parsed
+  before.
+* Private, link-local, metadata and special addresses are refused unless the target names the
+  network.
+* No proxies, netrc or certificates-off from the environment, no cookies, no redirect off the
+  origin.
 * Decoded bytes are counted while they are decoded: a bomb costs its limit, not its size.
 
 aiohttp carries it, also beneath the SDK's httpx2 transports (``sdk_transport``), for two reasons:
@@ -36,7 +40,14 @@ from mcpregistry.domain.errors import (
     TimedOut,
 )
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.http_client.guard import CheckedResolver, Guard, Resolve, check_url, origin, resolve_name
+from mcpregistry.downstream.http_client.guard import (
+    CheckedResolver,
+    Guard,
+    Resolve,
+    check_url,
+    origin,
+    resolve_name,
+)
 from mcpregistry.downstream.http_client.leftovers import Leftovers
 from mcpregistry.downstream.limits import too_large
 
@@ -78,8 +89,11 @@ class Reply:
         self._attempt = attempt
         self.status = response.status
         self.headers = response.headers
-        self.content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        self.answered = False  # set by whoever has read all that matters; the end of the body may come later
+        self.content_type = (
+            response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        )
+        # set by whoever has read all that matters; the end of the body may come later
+        self.answered = False
 
     @property
     def is_stream(self) -> bool:
@@ -108,12 +122,15 @@ class Reply:
 
 
 def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Inflates in small pieces. We ask for identity; gzip and deflate are understood all the same."""
+    """Inflates in small pieces. We ask for identity; gzip and deflate are understood all the
+    same."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return lambda data: iter((data,))
     if name not in ("gzip", "x-gzip", "deflate"):
-        raise ProtocolError("The server answered in a content encoding that was not requested.", sent=True)
+        raise ProtocolError(
+            "The server answered in a content encoding that was not requested.", sent=True
+        )
     inflater = zlib.decompressobj(wbits=47)
 
     def inflate(data: bytes) -> Iterator[bytes]:
@@ -121,7 +138,9 @@ def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
             try:
                 piece = inflater.decompress(data, PIECE_BYTES)
             except zlib.error as error:
-                raise ProtocolError("The server's compressed answer is corrupt.", sent=True) from error
+                raise ProtocolError(
+                    "The server's compressed answer is corrupt.", sent=True
+                ) from error
             data = inflater.unconsumed_tail
             if piece:
                 yield piece
@@ -130,7 +149,8 @@ def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 class translated:
-    """Turns aiohttp's errors into ours; ``sent`` tells whether bytes of the request may have left."""
+    """Turns aiohttp's errors into ours; ``sent`` tells whether bytes of the request may have
+    left."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -138,17 +158,25 @@ class translated:
     def __enter__(self) -> None:
         return
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, aiohttp.ClientError | OSError) and not isinstance(error, DownstreamError):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if isinstance(error, aiohttp.ClientError | OSError) and not isinstance(
+            error, DownstreamError
+        ):
             raise translate(error, sent=self._attempt.sent) from error
 
 
 def translate(error: Exception, *, sent: bool) -> DownstreamError:
     """aiohttp's error as one of ours."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        return ConnectionFailed("The server's TLS certificate is not trusted.", remedy="Correct the certificate.")
+        return ConnectionFailed(
+            "The server's TLS certificate is not trusted.", remedy="Correct the certificate."
+        )
     if isinstance(error, aiohttp.InvalidURL | aiohttp.InvalidUrlClientError):
-        return OutboundRefused("The server's address is not a plain http or https URL.", remedy="Correct its URL.")
+        return OutboundRefused(
+            "The server's address is not a plain http or https URL.", remedy="Correct its URL."
+        )
     if isinstance(error, aiohttp.ClientConnectorError):
         return ConnectionFailed(
             "The server cannot be reached.", remedy="Check the URL, and that the server is running."
@@ -166,7 +194,9 @@ def translate(error: Exception, *, sent: bool) -> DownstreamError:
             sent=sent,
         )
     return ConnectionFailed(
-        "The connection to the server was lost.", remedy="Check that the server is running.", sent=sent
+        "The connection to the server was lost.",
+        remedy="Check that the server is running.",
+        sent=sent,
     )
 
 
@@ -178,9 +208,13 @@ def status_error(status: int, *, session: bool = False) -> DownstreamError | Non
             remedy="Check the headers of the server on its page, or log in again.",
         )
     if status == 404 and session:
-        return SessionLost("The server no longer knows this session (HTTP 404).", remedy="Reconnect the server.")
+        return SessionLost(
+            "The server no longer knows this session (HTTP 404).", remedy="Reconnect the server."
+        )
     if status == 429 or status >= 500:
-        return ConnectionFailed(f"The server answered HTTP {status}.", remedy="Check the server's log.", sent=True)
+        return ConnectionFailed(
+            f"The server answered HTTP {status}.", remedy="Check the server's log.", sent=True
+        )
     return None
 
 
@@ -228,11 +262,23 @@ class Outbound:
 
     @asynccontextmanager
     async def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, attempt: Attempt
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        data: bytes | None,
+        attempt: Attempt,
     ) -> AsyncIterator[Reply]:
-        """One request, no redirect followed. Leaving the context early closes the connection, unless the reply was
-        marked as ``answered``: then it is kept for a moment, and serves again if the body ends."""
-        merged = {"Accept-Encoding": "identity", "User-Agent": "slipsnisse", **headers, **self._target.headers}
+        """One request, no redirect followed. Leaving the context early closes the connection,
+        unless the reply was marked as ``answered``: then it is kept for a moment, and serves again
+        if the body ends."""
+        merged = {
+            "Accept-Encoding": "identity",
+            "User-Agent": "slipsnisse",
+            **headers,
+            **self._target.headers,
+        }
         with translated(attempt):
             response = await self._session.request(
                 method,
@@ -253,13 +299,16 @@ class Outbound:
                     await response.wait_for_close()
 
 
-async def _mark_sent(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+async def _mark_sent(
+    session: aiohttp.ClientSession, context: SimpleNamespace, params: object
+) -> None:
     attempt: Attempt = context.trace_request_ctx
     attempt.mark()
 
 
 def redirect_target(url: str, reply: Reply) -> str | None:
-    """Where a 307 or 308 within the origin leads. Raises OutboundRefused for every other redirect."""
+    """Where a 307 or 308 within the origin leads. Raises OutboundRefused for every other
+    redirect."""
     if not 300 <= reply.status < 400 or "location" not in reply.headers:
         return None
     location = urljoin(url, reply.headers["location"])

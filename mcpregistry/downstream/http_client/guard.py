@@ -1,6 +1,8 @@
-"""Which addresses a target may be reached at: names and URLs are checked before, sockets as they are made.
+"""Which addresses a target may be reached at: names and URLs are checked before, sockets as they
+are made.
 
-A name is resolved once per connection, all its addresses are checked, and the connection goes to one of them."""
+A name is resolved once per connection, all its addresses are checked, and the connection goes to
+one of them."""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class Guard:
         self._resolve = resolve
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The checked addresses of a host. Raises OutboundRefused or ConnectionFailed (nothing sent)."""
+        """The checked addresses of a host. Raises OutboundRefused or ConnectionFailed (nothing
+        sent)."""
         if parse_address(host) is not None:
             found = [host.strip("[]")]
         else:
@@ -71,7 +74,8 @@ class Guard:
                 found = await self._resolve(host, port)
             except (OSError, UnicodeError) as error:
                 raise ConnectionFailed(
-                    "The server's host name cannot be resolved.", remedy="Check the host name and the DNS."
+                    "The server's host name cannot be resolved.",
+                    remedy="Check the host name and the DNS.",
                 ) from error
         for address in found:
             self.check(address)
@@ -81,7 +85,9 @@ class Guard:
         """Raises OutboundRefused for an address that is not allowed."""
         parsed = parse_address(address)
         if parsed is None or not is_allowed(parsed, self._networks):
-            raise OutboundRefused("The server's IP address is private or reserved.", remedy=ALLOW_REMEDY)
+            raise OutboundRefused(
+                "The server's IP address is private or reserved.", remedy=ALLOW_REMEDY
+            )
 
     def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The last gate: the address that is really connected to."""
@@ -92,7 +98,9 @@ class Guard:
 
 def check_url(url: str) -> str:
     """The URL if it is plain http(s) without credentials. Raises OutboundRefused."""
-    refused = OutboundRefused("The server's address is not a plain http or https URL.", remedy="Correct its URL.")
+    refused = OutboundRefused(
+        "The server's address is not a plain http or https URL.", remedy="Correct its URL."
+    )
     if any(ord(character) <= 32 or character == "\\" for character in url):
         raise refused
     try:
@@ -100,7 +108,12 @@ def check_url(url: str) -> str:
         port = parts.port
     except ValueError:
         raise refused from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or "@" in parts.netloc
+        or port == 0
+    ):
         raise refused
     return url
 

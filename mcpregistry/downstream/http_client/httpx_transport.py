@@ -1,7 +1,9 @@
-"""Lets libraries that bring httpx along speak through the guarded client. Only workers load this: httpx is litellm's.
+"""Lets libraries that bring httpx along speak through the guarded client. Only workers load this:
+httpx is litellm's.
 
 Invariants:
-* A request that is not made within a ``Way`` is refused, and so is every synchronous one: nothing passes by the guard.
+* A request that is not made within a ``Way`` is refused, and so is every synchronous one: nothing
+  passes by the guard.
 * No redirect is followed: libraries would send keys in headers of their own along.
 * What a refused address would have answered was never asked for, so nobody can be shown it.
 """
@@ -61,9 +63,11 @@ class ObservedRequest:
 
 
 class Way:
-    """The way of one conversation: private networks into which it may lead, and why it ended early if it did.
+    """The way of one conversation: private networks into which it may lead, and why it ended early
+    if it did.
 
-    ``repair`` rewrites the body of a JSON answer before the library reads it. ``observed``: a list that gets each request.
+    ``repair`` rewrites the body of a JSON answer before the library reads it. ``observed``: a list
+    that gets each request.
     """
 
     def __init__(
@@ -76,7 +80,8 @@ class Way:
         self.repair = repair
         self.observed = observed
         self.error: DownstreamError | None = None
-        self.status: int | None = None  # of the last answer, which libraries replace by a status of their own
+        # of the last answer, which libraries replace by a status of their own
+        self.status: int | None = None
 
     @contextmanager
     def observe(self, request: httpx.Request) -> Iterator[ObservedRequest]:
@@ -103,12 +108,18 @@ class Way:
             _way.reset(token)
 
     def outbound(self) -> Outbound:
-        """A client of its own for each request: a connection costs a thousandth of an answer's time, and none outlives
-        the check of its address, its loop, or the change of a provider's networks.
+        """A client of its own for each request: a connection costs a thousandth of an answer's
+        time, and none outlives the check of its address, its loop, or the change of a provider's
+        networks.
         """
         limits = Limits(connect_timeout=_CONNECT_SECONDS)
         target = Target(
-            server_id=0, slug="", revision=0, transport="http", allowed_networks=self.networks, limits=limits
+            server_id=0,
+            slug="",
+            revision=0,
+            transport="http",
+            allowed_networks=self.networks,
+            limits=limits,
         )
         return Outbound(target, resolve=_resolve)
 
@@ -127,7 +138,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """httpx's hook: one request, within the time that its client gives it."""
         way = _way.get()
         if way is None or way.error is not None:
-            raise httpx.NetworkError("This request has no guarded client, or its client has ended.", request=request)
+            raise httpx.NetworkError(
+                "This request has no guarded client, or its client has ended.", request=request
+            )
         try:
             with way.observe(request) as noted:
                 async with asyncio.timeout(_patience(request)):
@@ -137,7 +150,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         except DownstreamError as error:
             way.error = error
             # Not a ConnectError, after which some libraries try once more by themselves.
-            raise httpx.NetworkError("The guarded client has ended this request.", request=request) from None
+            raise httpx.NetworkError(
+                "The guarded client has ended this request.", request=request
+            ) from None
 
 
 def _patience(request: httpx.Request) -> float | None:
@@ -152,7 +167,9 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
     async with AsyncExitStack() as stack:
         outbound = await stack.enter_async_context(way.outbound())
         reply = await stack.enter_async_context(
-            outbound.send(request.method, str(request.url), headers=headers, data=body, attempt=Attempt())
+            outbound.send(
+                request.method, str(request.url), headers=headers, data=body, attempt=Attempt()
+            )
         )
         way.status = reply.status
         noted.status = reply.status
@@ -162,7 +179,11 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
                 "The address redirects to another one. Redirects are not followed.",
                 remedy="Enter the address that it redirects to.",
             )
-        kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
+        kept = [
+            (k, v)
+            for k, v in reply.headers.items()
+            if k.lower() not in ("content-encoding", "content-length")
+        ]
         if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
             raise WebPage("The address answered with a web page.")
         if way.repair is not None and reply.status == 200 and reply.content_type in _WHOLE:
@@ -170,13 +191,16 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
             if way.observed is not None:
                 noted.answer += received
             _refuse_no_json(received)
-            return httpx.Response(reply.status, headers=kept, content=way.repair(received), request=request)
+            return httpx.Response(
+                reply.status, headers=kept, content=way.repair(received), request=request
+            )
         stream = _Body(way, reply, stack.pop_all(), noted)
         return httpx.Response(reply.status, headers=kept, stream=stream, request=request)
 
 
 def _refuse_no_json(body: bytes) -> None:
-    """Raise WebPage or NotJson: libraries report both as an error of the provider, with a status that it did not send."""
+    """Raise WebPage or NotJson: libraries report both as an error of the provider, with a status
+    that it did not send."""
     if body.lstrip()[:1] == b"<":
         raise WebPage("The address answered with a web page.")
     try:
@@ -186,8 +210,13 @@ def _refuse_no_json(body: bytes) -> None:
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, way: Way, reply: Reply, stack: AsyncExitStack, noted: ObservedRequest) -> None:
-        self._way, self._reply, self._stack, self._noted = way, reply, stack, noted
+    def __init__(
+        self, way: Way, reply: Reply, stack: AsyncExitStack, noted: ObservedRequest
+    ) -> None:
+        self._way = way
+        self._reply = reply
+        self._stack = stack
+        self._noted = noted
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:

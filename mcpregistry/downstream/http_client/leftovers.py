@@ -1,7 +1,8 @@
 """Event streams whose answer was read before they ended: the connection serves again once they do.
 
-A server sends the end of its stream apart from the answer, moments later. Whoever leaves in between closes the connection,
-and the next call pays for another one, with TLS for several journeys. Nobody waits for the end: it is noticed when it comes.
+A server sends the end of its stream apart from the answer, moments later. Whoever leaves in between
+closes the connection, and the next call pays for another one, with TLS for several journeys. Nobody
+waits for the end: it is noticed when it comes.
 
 Invariants:
 * A stream that goes on is closed after ``SECONDS``; beyond ``MOST`` of one server at once, at once.
@@ -30,8 +31,11 @@ class Leftovers:
         if len(self._waiting) >= MOST:
             response.close()
             return
-        self._waiting[response] = asyncio.get_running_loop().call_later(SECONDS, self._give_up, response)
-        response.content.on_eof(partial(self._ended, response))  # aiohttp itself has given the connection back by then
+        self._waiting[response] = asyncio.get_running_loop().call_later(
+            SECONDS, self._give_up, response
+        )
+        # aiohttp itself has given the connection back by then
+        response.content.on_eof(partial(self._ended, response))
 
     def close(self) -> None:
         """Wait for none any longer."""

@@ -1,4 +1,5 @@
-"""One guarded request and its answer, for senders that keep no connection: notifications, and seals kept outside."""
+"""One guarded request and its answer, for senders that keep no connection: notifications, and seals
+kept outside."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from mcpregistry.domain.servers.target import Limits, Target
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A receiver's status, its headers by their names in small letters, and the beginning of its body."""
+    """A receiver's status, its headers by their names in small letters, and the beginning of its
+    body."""
 
     status: int
     headers: Mapping[str, str]
@@ -18,22 +20,36 @@ class Answer:
 
 
 async def request(
-    method: str, url: str, body: bytes | None, headers: Mapping[str, str], *, networks: tuple[str, ...],
-    connect_seconds: float, answer_bytes: int = 0,
-) -> Answer:  # fmt: skip
+    method: str,
+    url: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    *,
+    networks: tuple[str, ...],
+    connect_seconds: float,
+    answer_bytes: int = 0,
+) -> Answer:
     """No redirect is followed, and no more of the answer is read than asked for.
 
-    ``networks``: private ones that may be reached. Raises DownstreamError, or OutboundRefused for any other address.
+    ``networks``: private ones that may be reached. Raises DownstreamError, or OutboundRefused for
+    any other address.
     """
     from mcpregistry.downstream.http_client.client import Attempt, Outbound  # brings aiohttp along
 
     target = Target(
-        server_id=0, slug="", revision=0, transport="http", url=url, allowed_networks=networks,
+        server_id=0,
+        slug="",
+        revision=0,
+        transport="http",
+        url=url,
+        allowed_networks=networks,
         limits=Limits(connect_timeout=connect_seconds),
-    )  # fmt: skip
+    )
     async with (
         Outbound(target) as outbound,
         outbound.send(method, url, headers=headers, data=body, attempt=Attempt()) as reply,
     ):
         read = await reply.body(answer_bytes) if answer_bytes else b""
-        return Answer(reply.status, {name.lower(): value for name, value in reply.headers.items()}, read)
+        return Answer(
+            reply.status, {name.lower(): value for name, value in reply.headers.items()}, read
+        )

@@ -1,9 +1,10 @@
-"""Bundles (MCPB): fetched through the guarded client, checked by their SHA-256 before they are opened, unpacked in bounds.
+"""Bundles (MCPB): fetched through the guarded client, checked by their SHA-256 before they are
+opened, unpacked in bounds.
 
 Invariants:
 * Nothing of a file is read before its hash is the expected one.
-* What is written lies below the build folder, is a file or a folder, and is no larger than its limits, whatever the
-  archive says of itself.
+* What is written lies below the build folder, is a file or a folder, and is no larger than its
+  limits, whatever the archive says of itself.
 """
 
 from __future__ import annotations
@@ -35,15 +36,22 @@ from mcpregistry.downstream.installers.tree import MOST_BYTES, MOST_FILES
 
 MOST_DOWNLOADED = 200 << 20
 MOST_RATIO = 100  # of unpacked to packed, for archives that unpack to more than a little
-_LITTLE, _MOST_DIRECTORY, _PIECE = 1 << 20, 32 << 20, 1 << 16
-MOST_REDIRECTS, _IDLE_SECONDS, _CONNECT_SECONDS = 5, 30.0, 10.0
-_END, _END64 = b"PK\x05\x06", b"PK\x06\x07"
+_LITTLE = 1 << 20
+_MOST_DIRECTORY = 32 << 20
+_PIECE = 1 << 16
+MOST_REDIRECTS = 5
+_IDLE_SECONDS = 30.0
+_CONNECT_SECONDS = 10.0
+_END = b"PK\x05\x06"
+_END64 = b"PK\x06\x07"
 _REPORT = "Do not use this bundle. Report the problem to its publisher."
 
 
 def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place) -> tuple[str, int]:
-    """The file with this hash, as a path below ``place.home``, and its size. Raises InstallFailed."""
-    file, stop = os.path.join(place.home, "bundle.zip"), threading.Event()
+    """The file with this hash, as a path below ``place.home``, and its size. Raises
+    InstallFailed."""
+    file = os.path.join(place.home, "bundle.zip")
+    stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="bundle") as pool, open(file, "wb") as opened:
         work = _fetched(address, networks, opened, place.bounds.seconds, stop)
         done: Future[str] = pool.submit(asyncio.run, work)
@@ -64,16 +72,24 @@ def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place)
 async def _fetched(
     address: str, networks: tuple[str, ...], file: BinaryIO, seconds: float, stop: threading.Event
 ) -> str:
-    """Write it into the file; its SHA-256. Redirects are followed, each to an address that is checked like the first."""
+    """Write it into the file; its SHA-256. Redirects are followed, each to an address that is
+    checked like the first."""
     target = Target(
-        server_id=0, slug="", revision=0, transport="http", url=address, allowed_networks=networks,
+        server_id=0,
+        slug="",
+        revision=0,
+        transport="http",
+        url=address,
+        allowed_networks=networks,
         limits=Limits(connect_timeout=_CONNECT_SECONDS),
-    )  # fmt: skip
+    )
     try:
         async with asyncio.timeout(seconds), Outbound(target) as outbound:
             for _ in range(MOST_REDIRECTS):
                 _check(address, networks)
-                async with outbound.send("GET", address, headers={}, data=None, attempt=Attempt()) as reply:
+                async with outbound.send(
+                    "GET", address, headers={}, data=None, attempt=Attempt()
+                ) as reply:
                     if 300 <= reply.status < 400 and "location" in reply.headers:
                         address = urljoin(address, reply.headers["location"])
                         continue
@@ -83,23 +99,30 @@ async def _fetched(
     except ResourceLimit as error:
         raise too_much("data", f"{MOST_DOWNLOADED >> 20} MB") from error
     except (DownstreamError, ConfigInvalid) as error:
-        raise InstallFailed(f"The bundle cannot be downloaded. {error.message}", remedy=error.remedy) from error
+        raise InstallFailed(
+            f"The bundle cannot be downloaded. {error.message}", remedy=error.remedy
+        ) from error
     raise InstallFailed(
-        f"The bundle's address redirects more than {MOST_REDIRECTS} times.", remedy="Ask its publisher."
+        f"The bundle's address redirects more than {MOST_REDIRECTS} times.",
+        remedy="Ask its publisher.",
     )
 
 
 def _check(address: str, networks: tuple[str, ...]) -> None:
     if not check_url(address, ("http", "https")).startswith("https://") and not networks:
         raise ConfigInvalid(
-            "The bundle has an http address, so it could be changed on the way.", remedy="Use an https address."
+            "The bundle has an http address, so it could be changed on the way.",
+            remedy="Use an https address.",
         )
 
 
 async def _written(reply: Reply, file: BinaryIO, stop: threading.Event) -> str:
     if reply.status != 200:
-        raise InstallFailed(f"The bundle's address answered HTTP {reply.status}.", remedy="Check the address.")
-    digest, pieces = hashlib.sha256(), reply.pieces(MOST_DOWNLOADED)
+        raise InstallFailed(
+            f"The bundle's address answered HTTP {reply.status}.", remedy="Check the address."
+        )
+    digest = hashlib.sha256()
+    pieces = reply.pieces(MOST_DOWNLOADED)
     while not stop.is_set():
         async with asyncio.timeout(_IDLE_SECONDS):
             piece = await anext(pieces, None)
@@ -116,7 +139,9 @@ def manifest(file: str) -> Mapping[str, Any]:
         try:
             info = archive.getinfo(FILE)
         except KeyError as error:
-            raise InstallFailed(f"The file is not a valid bundle: it contains no {FILE}.", remedy=_REPORT) from error
+            raise InstallFailed(
+                f"The file is not a valid bundle: it contains no {FILE}.", remedy=_REPORT
+            ) from error
         raw = b"".join(_unpacked(archive, info, MOST_MANIFEST))
     return parse(raw)
 
@@ -143,15 +168,22 @@ def unpack(file: str, build: str) -> None:
 
 
 def command(found: Manifest, folder: str) -> list[str]:
-    """The program and its fixed words, with the bundle in ``folder``. Raises InstallFailed where there is no such program."""
+    """The program and its fixed words, with the bundle in ``folder``. Raises InstallFailed where
+    there is no such program."""
     first = {"node": programs.node, "python": programs.python}.get(found.program)
-    return [*([first()] if first else []), *(word.replace("${__dirname}", folder) for word in found.fixed)]
+    return [
+        *([first()] if first else []),
+        *(word.replace("${__dirname}", folder) for word in found.fixed),
+    ]
 
 
 def make_runnable(words: list[str], build: str) -> None:
-    """Its own program may be started, also where the archive forgot that. Changes no mode outside of the folder."""
+    """Its own program may be started, also where the archive forgot that. Changes no mode outside
+    of the folder."""
     place = os.path.realpath(words[0])
-    if not Path(place).is_relative_to(os.path.realpath(build)) or not words[0].startswith(f"{build}/"):
+    if not Path(place).is_relative_to(os.path.realpath(build)) or not words[0].startswith(
+        f"{build}/"
+    ):
         return
     if os.path.isfile(place) and not os.path.islink(words[0]):
         os.chmod(place, 0o700)
@@ -182,7 +214,10 @@ def _look_through(infos: list[zipfile.ZipInfo]) -> None:
         mode = info.external_attr >> 16
         if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise _odd(info, "is not a regular file or folder")
-        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if info.flag_bits & 1 or info.compress_type not in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        ):
             raise _odd(info, "is encrypted, or compressed in an unsupported way")
         if not _lies_below(info.filename):
             raise _odd(info, "has a path outside of the bundle")
@@ -190,19 +225,36 @@ def _look_through(infos: list[zipfile.ZipInfo]) -> None:
         if key in names:
             raise _odd(info, "exists twice")
         names.add(key)
-    packed, whole = (sum(getattr(info, name) for info in infos) for name in ("compress_size", "file_size"))
-    if whole > MOST_BYTES or len(infos) > MOST_FILES or (whole > _LITTLE and whole > packed * MOST_RATIO):
-        raise too_much("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files, or {MOST_RATIO} times its packed size")
+    packed, whole = (
+        sum(getattr(info, name) for info in infos) for name in ("compress_size", "file_size")
+    )
+    if (
+        whole > MOST_BYTES
+        or len(infos) > MOST_FILES
+        or (whole > _LITTLE and whole > packed * MOST_RATIO)
+    ):
+        raise too_much(
+            "files",
+            f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files, or {MOST_RATIO} times its packed size",
+        )
 
 
 def _lies_below(name: str) -> bool:
     parts = name.rstrip("/").split("/")
-    odd = "\\" in name or any(sign < " " for sign in name) or name.startswith("/") or len(name) > 1_000
-    return not odd and all(part not in ("", ".", "..") and len(part.encode(errors="replace")) <= 255 for part in parts)
+    odd = (
+        "\\" in name
+        or any(sign < " " for sign in name)
+        or name.startswith("/")
+        or len(name) > 1_000
+    )
+    return not odd and all(
+        part not in ("", ".", "..") and len(part.encode(errors="replace")) <= 255 for part in parts
+    )
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Iterator[bytes]:
-    """In pieces; more than ``most`` bytes, or another content than its checksum says, is refused."""
+    """In pieces; more than ``most`` bytes, or another content than its checksum says, is
+    refused."""
     try:
         with archive.open(info) as opened:
             while piece := opened.read(_PIECE):
@@ -213,7 +265,8 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Ite
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise _odd(info, "is damaged") from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # its list of contents names a place before the file's beginning
+        # its list of contents names a place before the file's beginning
+        if error.errno != errno.EINVAL:
             raise
         raise _odd(info, "is damaged") from error
 

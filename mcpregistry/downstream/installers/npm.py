@@ -1,4 +1,5 @@
-"""npm: a lock of one package, and an installation strictly from such a lock. No script of any package is run."""
+"""npm: a lock of one package, and an installation strictly from such a lock. No script of any
+package is run."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from mcpregistry.downstream.installers.ending import ended
 from mcpregistry.downstream.installers.running import Place, run
 
 _QUIET = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund")
-_MANIFEST, _LOCK = "package.json", "package-lock.json"
+_MANIFEST = "package.json"
+_LOCK = "package-lock.json"
 
 
 def resolve(*, package: str, version: str, registry: str, place: Place) -> str:
@@ -22,20 +24,27 @@ def resolve(*, package: str, version: str, registry: str, place: Place) -> str:
     try:
         return Path(place.build, _LOCK).read_text()
     except (OSError, ValueError) as error:
-        raise InstallFailed("npm did not write a lock file.", remedy="Retry the installation.") from error
+        raise InstallFailed(
+            "npm did not write a lock file.", remedy="Retry the installation."
+        ) from error
 
 
 def install(*, lock: Lock, text: str, registry: str, place: Place) -> None:
     """What the lock says, and nothing else, into ``place.build``. Raises InstallFailed."""
     asked = locks.asked_for(text)
-    Path(place.build, _MANIFEST).write_text(locks.manifest(lock.package.name, asked[lock.package.name]))
+    Path(place.build, _MANIFEST).write_text(
+        locks.manifest(lock.package.name, asked[lock.package.name])
+    )
     Path(place.build, _LOCK).write_text(text)
     _npm(["ci"], registry, place)
 
 
 def programs_of(lock: Lock, build: str) -> dict[str, list[str]]:
     """The command of each program that the package names, as a file below ``build``."""
-    return {name: [programs.node(), str(Path(build, lock.package.path, file))] for name, file in lock.package.programs}
+    return {
+        name: [programs.node(), str(Path(build, lock.package.path, file))]
+        for name, file in lock.package.programs
+    }
 
 
 def _npm(verb: list[str], registry: str, place: Place) -> None:

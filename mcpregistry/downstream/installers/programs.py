@@ -1,4 +1,5 @@
-"""Where uv, npm and Node are on this machine, and the environment that installers get: strict, as that of servers."""
+"""Where uv, npm and Node are on this machine, and the environment that installers get: strict, as
+that of servers."""
 
 from __future__ import annotations
 
@@ -12,14 +13,30 @@ from urllib.parse import urlsplit
 
 from mcpregistry.domain.installs.reasons import missing
 
-# How this machine reaches the network, and which certificates it believes; named by its operator's environment.
-_NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")
-_UV = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_SYSTEM_CERTS")
+# How this machine reaches the network, and which certificates it believes; named by its operator's
+# environment.
+_NETWORK = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+)
+_UV = (
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_SYSTEM_CERTS",
+)
 _FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "UV_FIND_LINKS")
 
 
 def uv() -> str:
-    """The program that uv's wheel brings, beside this Python; else one on PATH. Raises InstallFailed."""
+    """The program that uv's wheel brings, beside this Python; else one on PATH. Raises
+    InstallFailed."""
     return _found("uv", sysconfig.get_path("scripts"), os.path.dirname(sys.executable))
 
 
@@ -34,7 +51,8 @@ def node() -> str:
 
 
 def container() -> str:
-    """What starts containers here. Raises InstallFailed where there is neither docker nor podman."""
+    """What starts containers here. Raises InstallFailed where there is neither docker nor
+    podman."""
     found = shutil.which("docker") or shutil.which("podman")
     if found is None:
         raise missing("docker")
@@ -42,7 +60,8 @@ def container() -> str:
 
 
 def python() -> str:
-    """The interpreter of virtual environments: the one under our own, so that ours can be replaced."""
+    """The interpreter of virtual environments: the one under our own, so that ours can be
+    replaced."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -50,7 +69,12 @@ def version(program: str) -> str:
     """What the program says of its version; empty where it says nothing that looks like one."""
     try:
         said = subprocess.run(  # noqa: S603  a program that was found on PATH
-            [program, "--version"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -61,39 +85,53 @@ def version(program: str) -> str:
 def for_uv(home: str, index: str) -> dict[str, str]:
     """uv's environment: no configuration of anybody's, no download of a Python."""
     known = _passed(*_NETWORK, *_UV)
-    if "UV_DEFAULT_INDEX" not in known and "UV_INDEX_URL" not in known and (pip := os.environ.get("PIP_INDEX_URL")):
+    if (
+        "UV_DEFAULT_INDEX" not in known
+        and "UV_INDEX_URL" not in known
+        and (pip := os.environ.get("PIP_INDEX_URL"))
+    ):
         known["UV_DEFAULT_INDEX"] = pip
-    return known | ({"UV_DEFAULT_INDEX": index} if index else {}) | {
-        "UV_NO_CONFIG": "1",
-        "UV_CACHE_DIR": os.path.join(home, "cache"),
-        "UV_PYTHON_DOWNLOADS": "never",
-        "UV_NO_PROGRESS": "1",
-        "UV_LINK_MODE": "copy",
-    }  # fmt: skip
+    return (
+        known
+        | ({"UV_DEFAULT_INDEX": index} if index else {})
+        | {
+            "UV_NO_CONFIG": "1",
+            "UV_CACHE_DIR": os.path.join(home, "cache"),
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_PROGRESS": "1",
+            "UV_LINK_MODE": "copy",
+        }
+    )
 
 
 def for_npm(home: str, registry: str) -> dict[str, str]:
-    """npm's environment: no configuration of anybody's (HOME has none), no scripts, no git, no links to elsewhere."""
+    """npm's environment: no configuration of anybody's (HOME has none), no scripts, no git, no
+    links to elsewhere."""
     named = registry or next(iter(_passed("NPM_CONFIG_REGISTRY").values()), "")
-    return _passed(*_NETWORK) | ({"npm_config_registry": named} if named else {}) | {
-        "npm_config_globalconfig": os.devnull,
-        "npm_config_cache": os.path.join(home, "cache"),
-        "npm_config_ignore_scripts": "true",
-        "npm_config_git": "false",  # the program of that name: it answers no, and does nothing
-        "npm_config_allow_git": "none",
-        "npm_config_allow_remote": "none",
-        "npm_config_allow_directory": "none",
-        "npm_config_allow_file": "none",
-        "npm_config_omit_lockfile_registry_resolved": "true",
-        "npm_config_replace_registry_host": "always",
-        "npm_config_audit": "false",
-        "npm_config_fund": "false",
-        "npm_config_update_notifier": "false",
-    }  # fmt: skip
+    return (
+        _passed(*_NETWORK)
+        | ({"npm_config_registry": named} if named else {})
+        | {
+            "npm_config_globalconfig": os.devnull,
+            "npm_config_cache": os.path.join(home, "cache"),
+            "npm_config_ignore_scripts": "true",
+            "npm_config_git": "false",  # the program of that name: it answers no, and does nothing
+            "npm_config_allow_git": "none",
+            "npm_config_allow_remote": "none",
+            "npm_config_allow_directory": "none",
+            "npm_config_allow_file": "none",
+            "npm_config_omit_lockfile_registry_resolved": "true",
+            "npm_config_replace_registry_host": "always",
+            "npm_config_audit": "false",
+            "npm_config_fund": "false",
+            "npm_config_update_notifier": "false",
+        }
+    )
 
 
 def readable(*addresses: str) -> tuple[str, ...]:
-    """Files that the environment names: certificates, and an index that is a folder of this machine."""
+    """Files that the environment names: certificates, and an index that is a folder of this
+    machine."""
     values = [value for name in _FILES for value in os.environ.get(name, "").split()]
     files = [value for value in values if value.startswith("/")]
     named = (*addresses, *(os.environ.get(name, "") for name in _UV))
@@ -107,7 +145,9 @@ def _passed(*names: str) -> dict[str, str]:
 
 
 def _found(program: str, *folders: str) -> str:
-    found = shutil.which(program, path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)]))
+    found = shutil.which(
+        program, path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
+    )
     if found is None:
         raise missing(program)
     return found

@@ -1,4 +1,5 @@
-"""uv: a lock of one package, and an installation strictly from such a lock. No package is built: wheels only."""
+"""uv: a lock of one package, and an installation strictly from such a lock. No package is built:
+wheels only."""
 
 from __future__ import annotations
 
@@ -15,46 +16,76 @@ from mcpregistry.downstream.installers import programs
 from mcpregistry.downstream.installers.ending import ended
 from mcpregistry.downstream.installers.running import Place, run
 
-_VENV, _MOST_METADATA = "venv", 1 << 20
+_VENV = "venv"
+_MOST_METADATA = 1 << 20
 
 
 def resolve(*, package: str, version: str, index: str, place: Place) -> str:
     """The text of a lock, not yet read. Raises InstallFailed."""
     Path(place.build, "asked").write_text(locks.requirement(package, version))
     _uv(
-        ["pip", "compile", "asked", "--generate-hashes", "--no-emit-index-url", "--no-header", "--no-annotate",
-         "--only-binary", ":all:", "--python", programs.python(), "--output-file", "lock"],
-        index, place,
-    )  # fmt: skip
+        [
+            "pip",
+            "compile",
+            "asked",
+            "--generate-hashes",
+            "--no-emit-index-url",
+            "--no-header",
+            "--no-annotate",
+            "--only-binary",
+            ":all:",
+            "--python",
+            programs.python(),
+            "--output-file",
+            "lock",
+        ],
+        index,
+        place,
+    )
     try:
         return Path(place.build, "lock").read_text()
     except (OSError, ValueError) as error:
-        raise InstallFailed("uv did not write a lock file.", remedy="Retry the installation.") from error
+        raise InstallFailed(
+            "uv did not write a lock file.", remedy="Retry the installation."
+        ) from error
 
 
 def install(*, text: str, index: str, place: Place) -> None:
-    """What the lock says, and nothing else, into a virtual environment below ``place.build``. Raises InstallFailed."""
+    """What the lock says, and nothing else, into a virtual environment below ``place.build``.
+    Raises InstallFailed."""
     Path(place.build, "lock").write_text(text)
-    _uv(["venv", _VENV, "--relocatable", "--no-project", "--python", programs.python()], index, place)
+    _uv(
+        ["venv", _VENV, "--relocatable", "--no-project", "--python", programs.python()],
+        index,
+        place,
+    )
     python = str(Path(place.build, _VENV, "bin", "python"))
     _uv(
         ["pip", "sync", "lock", "--require-hashes", "--only-binary", ":all:", "--python", python],
-        index, place,
-    )  # fmt: skip
+        index,
+        place,
+    )
     _compile(place)
 
 
 def programs_of(lock: Lock, build: str) -> dict[str, list[str]]:
-    """The command of each program that the package names: its interpreter and its file below ``build``."""
+    """The command of each program that the package names: its interpreter and its file below
+    ``build``."""
     folder = Path(build, _VENV, "bin")
-    return {name: [str(folder / "python"), str(folder / name)] for name in _scripts(lock.package.name, build)}
+    return {
+        name: [str(folder / "python"), str(folder / name)]
+        for name in _scripts(lock.package.name, build)
+    }
 
 
 def licences(build: str) -> dict[str, str]:
-    """What the installed packages say of their licences, by name; those that say nothing are left out."""
+    """What the installed packages say of their licences, by name; those that say nothing are left
+    out."""
     found = {}
     for file in Path(build, _VENV).glob("lib/python*/site-packages/*.dist-info/METADATA"):
-        said = email.message_from_string(file.read_bytes()[:_MOST_METADATA].decode(errors="replace"))
+        said = email.message_from_string(
+            file.read_bytes()[:_MOST_METADATA].decode(errors="replace")
+        )
         licence = said.get("License-Expression") or said.get("License") or ""
         if (name := said.get("Name")) and licence:
             found[normal(Ecosystem.PYPI, name)] = licence.splitlines()[0][:100]
@@ -81,16 +112,30 @@ def _console_scripts(file: Path) -> list[str]:
 
 
 def _compile(place: Place) -> None:
-    """Compile all modules now: the folder is read-only afterwards, and each start would compile them again.
+    """Compile all modules now: the folder is read-only afterwards, and each start would compile
+    them again.
 
-    Not by the environment's own Python, which would run the ``.pth`` lines of what was just installed. A module that is no
-    valid Python stays as it is.
+    Not by the environment's own Python, which would run the ``.pth`` lines of what was just
+    installed. A module that is no valid Python stays as it is.
     """
-    argv = [programs.python(), "-I", "-S", "-m", "compileall", "-q", os.path.join(place.build, _VENV, "lib")]
+    argv = [
+        programs.python(),
+        "-I",
+        "-S",
+        "-m",
+        "compileall",
+        "-q",
+        os.path.join(place.build, _VENV, "lib"),
+    ]
     run(argv, place=place, env={})
 
 
 def _uv(verb: list[str], index: str, place: Place) -> None:
     env = programs.for_uv(place.home, index)
-    found = run([programs.uv(), *verb, "--quiet"], place=place, env=env, read=programs.readable(index, os.devnull))
+    found = run(
+        [programs.uv(), *verb, "--quiet"],
+        place=place,
+        env=env,
+        read=programs.readable(index, os.devnull),
+    )
     ended(*found, verb="uv " + " ".join(verb[:2]))

@@ -1,7 +1,9 @@
-"""One installer from its start to its end, confined as a server is: it writes its own folders, and nothing else.
+"""One installer from its start to its end, confined as a server is: it writes its own folders, and
+nothing else.
 
 Invariants:
-* Its launcher outlives it and dies with this process, however that ends; so nothing of it is ever left running.
+* Its launcher outlives it and dies with this process, however that ends; so nothing of it is ever
+  left running.
 * It ends within its time, or is killed; the same for its memory and for what it writes.
 """
 
@@ -38,7 +40,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an installer works: ``home`` is its own and thrown away, ``build`` becomes what is kept.
+    """Where an installer works: ``home`` is its own and thrown away, ``build`` becomes what is
+    kept.
 
     ``beat`` is called twice a second; what it raises ends the installer.
     """
@@ -49,8 +52,11 @@ class Place:
     bounds: Bounds = field(default_factory=Bounds)
 
 
-def run(argv: list[str], *, place: Place, env: dict[str, str], read: tuple[str, ...] = ()) -> tuple[int, str]:
-    """The installer's exit code and the end of what it wrote. Raises InstallFailed; then nothing of it runs any more."""
+def run(
+    argv: list[str], *, place: Place, env: dict[str, str], read: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """The installer's exit code and the end of what it wrote. Raises InstallFailed; then nothing of
+    it runs any more."""
     try:
         process, control = spawn(target := _target(argv, place, env, read))
     except DownstreamError as error:
@@ -67,19 +73,31 @@ def _target(argv: list[str], place: Place, env: dict[str, str], read: tuple[str,
     readable = tuple(map(os.path.realpath, (sys.base_prefix, *read)))
     sandbox = Sandbox(home=place.home, read=readable, write=(os.path.realpath(place.build),))
     return Target(
-        server_id=0, slug="installer", revision=0, transport="stdio", argv=tuple(argv), cwd=place.build, env=env, sandbox=sandbox
-    )  # fmt: skip
+        server_id=0,
+        slug="installer",
+        revision=0,
+        transport="stdio",
+        argv=tuple(argv),
+        cwd=place.build,
+        env=env,
+        sandbox=sandbox,
+    )
 
 
-def _watched(process: subprocess.Popen[bytes], control: socket.socket, place: Place, usage: Usage) -> tuple[int, str]:
+def _watched(
+    process: subprocess.Popen[bytes], control: socket.socket, place: Place, usage: Usage
+) -> tuple[int, str]:
     assert process.stdin is not None
     process.stdin.close()
     outputs = {stream.fileno() for stream in (process.stdout, process.stderr) if stream}
     told = b""
     tail = b""
-    began, looked = time.monotonic(), 0.0
+    began = time.monotonic()
+    looked = 0.0
     while outputs or b"exit" not in told:
-        ready = select.select([*outputs, *([] if b"exit" in told else [control.fileno()])], [], [], LOOK_SECONDS)[0]
+        ready = select.select(
+            [*outputs, *([] if b"exit" in told else [control.fileno()])], [], [], LOOK_SECONDS
+        )[0]
         for stream in outputs & {*ready}:
             data = os.read(stream, 65536)
             tail = (tail + data)[-OUTPUT_READ:]
@@ -111,7 +129,8 @@ def _code(told: bytes) -> int:
 
 
 def _gone(process: subprocess.Popen[bytes]) -> None:
-    """Its launcher ends by itself once nobody holds its control socket; should it hang, it is killed."""
+    """Its launcher ends by itself once nobody holds its control socket; should it hang, it is
+    killed."""
     try:
         process.wait(KILL_SECONDS)
     except subprocess.TimeoutExpired:

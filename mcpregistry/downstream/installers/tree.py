@@ -1,4 +1,5 @@
-"""What an installer has left on disk: looked through before it is kept, made read-only, and taken away again."""
+"""What an installer has left on disk: looked through before it is kept, made read-only, and taken
+away again."""
 
 from __future__ import annotations
 
@@ -11,21 +12,26 @@ from mcpregistry.downstream.folders import MOST_DEPTH, entries_below, remove
 
 __all__ = ["remove", "seal", "size", "verify"]
 
-MOST_BYTES, MOST_FILES = 500 << 20, 60_000
+MOST_BYTES = 500 << 20
+MOST_FILES = 60_000
 _READ_ONLY = 0o555
 
 
 def verify(root: str, *, may_lead_to: frozenset[str] = frozenset()) -> tuple[int, int]:
-    """Bytes and files below ``root``. Raises InstallFailed for too many, and for whatever leads or reaches out of it.
+    """Bytes and files below ``root``. Raises InstallFailed for too many, and for whatever leads or
+    reaches out of it.
 
-    ``may_lead_to`` are the files outside that links may name: the interpreter of a virtual environment.
+    ``may_lead_to`` are the files outside that links may name: the interpreter of a virtual
+    environment.
     """
     place = os.path.realpath(root)
     total = 0
     count = 0
     for entry in entries_below(place):
-        path, mode = entry.path, entry.stat.st_mode
-        total, count = total + entry.stat.st_size, count + 1
+        path = entry.path
+        mode = entry.stat.st_mode
+        total = total + entry.stat.st_size
+        count = count + 1
         if total > MOST_BYTES or count > MOST_FILES:
             raise too_much("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
         if entry.is_too_deep:
@@ -35,7 +41,9 @@ def verify(root: str, *, may_lead_to: frozenset[str] = frozenset()) -> tuple[int
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise _odd(place, path, "is not a regular file, folder or link")
         elif mode & (stat.S_ISUID | stat.S_ISGID) and not stat.S_ISDIR(mode):
-            raise _odd(place, path, "would run with the permissions of another user (setuid or setgid)")
+            raise _odd(
+                place, path, "would run with the permissions of another user (setuid or setgid)"
+            )
     return total, count
 
 
@@ -44,7 +52,8 @@ def size(root: str) -> tuple[int, int]:
     total = 0
     count = 0
     for entry in entries_below(root, skip_unreadable=True):
-        total, count = total + entry.stat.st_size, count + 1
+        total = total + entry.stat.st_size
+        count = count + 1
     return total, count
 
 

@@ -1,7 +1,8 @@
-"""Reaches a host from a process that does not serve it: the owner of its session's connection to a server.
+"""Reaches a host from a process that does not serve it: the owner of its session's connection to a
+server.
 
-A server may send log lines and ask for folders between two calls of a host. The owner sends these to the process that made the host's
-last call, which passes them to the host.
+A server may send log lines and ask for folders between two calls of a host. The owner sends these
+to the process that made the host's last call, which passes them to the host.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _GONE = "The process that served this host has ended."
 
 
 class Channels:
-    """The channels of the hosts that this process serves, each with a name for the other processes."""
+    """The channels of the hosts that this process serves, each with a name for the other
+    processes."""
 
     def __init__(self) -> None:
         self._names: WeakKeyDictionary[HostChannel, str] = WeakKeyDictionary()
@@ -43,7 +45,8 @@ class Channels:
         return self._names[channel]
 
     async def hear(self, word: RelayedWord) -> Any:
-        """Pass a word of another process on to its host. Raises Unanswered, and TypeError for arguments that do not fit."""
+        """Pass a word of another process on to its host. Raises Unanswered, and TypeError for
+        arguments that do not fit."""
         channel = self._channels.get(word.channel)
         if channel is None:
             raise Unanswered(_GONE)
@@ -56,16 +59,22 @@ class Channels:
 def unpack_host(told: RelayedHost, ask: Ask | None, connections: PeerConnections) -> Forwarding:
     """The host that another process has packed. Its questions go to ``ask``."""
     return Forwarding(
-        told.capabilities, told.answers, ask=ask, rounds=told.rounds, log_level=told.log_level,
+        told.capabilities,
+        told.answers,
+        ask=ask,
+        rounds=told.rounds,
+        log_level=told.log_level,
         channel=RemoteChannel(told.address, told.channel, connections) if told.channel else None,
-    )  # fmt: skip
+    )
 
 
 class RemoteChannel:
     """See ``HostChannel``. Its host is served by the process at ``address``."""
 
     def __init__(self, address: str, channel: str, connections: PeerConnections) -> None:
-        self._address, self._channel, self._connections = address, channel, connections
+        self._address = address
+        self._channel = channel
+        self._connections = connections
         self._words: deque[RelayedWord] = deque(maxlen=_MOST_WORDS)
         self._sending: asyncio.Task[None] | None = None
 
@@ -94,7 +103,8 @@ class RemoteChannel:
             self._sending = asyncio.ensure_future(self._flush())
 
     async def _flush(self) -> None:
-        with contextlib.suppress(OwnerGoneError, SlipsnisseError, ssl.SSLError):  # then its host has left as well
+        # then its host has left as well
+        with contextlib.suppress(OwnerGoneError, SlipsnisseError, ssl.SSLError):
             while self._words:
                 await self._said(self._words.popleft())
 

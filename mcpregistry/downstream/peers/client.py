@@ -36,25 +36,34 @@ from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
 log = structlog.get_logger(__name__)
 
 TAKEN_SECONDS = 10.0  # for the owner to take a call
-LOOK_SECONDS = 10.0  # without an event, before it is checked whether the owner still has the session
+# without an event, before it is checked whether the owner still has the session
+LOOK_SECONDS = 10.0
 
 
 class Relay:
-    """One call. ``callbacks`` are those of ``Pool.call``; ``still_owns`` returns whether the owner still has the session."""
+    """One call. ``callbacks`` are those of ``Pool.call``; ``still_owns`` returns whether the owner
+    still has the session."""
 
     def __init__(
-        self, call: RelayedCall, host: Forwarding, callbacks: Mapping[str, Callable[..., None] | None],
+        self,
+        call: RelayedCall,
+        host: Forwarding,
+        callbacks: Mapping[str, Callable[..., None] | None],
         still_owns: Callable[[], Awaitable[bool]],
-    ) -> None:  # fmt: skip
-        self._call, self._host, self._callbacks, self._still_owns = call, host, callbacks, still_owns
+    ) -> None:
+        self._call = call
+        self._host = host
+        self._callbacks = callbacks
+        self._still_owns = still_owns
         self._asking: set[asyncio.Task[None]] = set()
         self._has_asked = False
 
     async def run(self, address: str, connections: PeerConnections) -> dict[str, Any]:
-        """Return the result. Raises OwnerGoneError, NotOwnerError, Busy, and the errors of ``Pool.call``.
+        """Return the result. Raises OwnerGoneError, NotOwnerError, Busy, and the errors of
+        ``Pool.call``.
 
-        A kept connection may turn out to be closed. Then another one is used. The call cannot be made twice by this, because the owner
-        does nothing before ``go``, which is sent once.
+        A kept connection may turn out to be closed. Then another one is used. The call cannot be
+        made twice by this, because the owner does nothing before ``go``, which is sent once.
         """
         while True:
             async with connections.using(address) as connection:
@@ -97,7 +106,8 @@ class Relay:
         )
 
     async def _next(self, reader: asyncio.StreamReader) -> Any:
-        """Return the next frame, or None at the end of the stream, or when another process may have the session."""
+        """Return the next frame, or None at the end of the stream, or when another process may have
+        the session."""
         reading = asyncio.ensure_future(read_frame(reader, MOST_BYTES))
         try:
             while not (await asyncio.wait({reading}, timeout=LOOK_SECONDS))[0]:
@@ -149,7 +159,8 @@ async def greet(address: str) -> None:
 
 
 async def send_notice(address: str, notice: RelayedNotice, connections: PeerConnections) -> bool:
-    """Have a notification sent by the process that has the stream of its session. False if that is not this process."""
+    """Have a notification sent by the process that has the stream of its session. False if that is
+    not this process."""
     async with asyncio.timeout(TAKEN_SECONDS):
         answer = await exchange_frames(address, {"notice": notice}, connections)
     return isinstance(answer, dict) and bool(answer.get("sent"))
@@ -158,9 +169,11 @@ async def send_notice(address: str, notice: RelayedNotice, connections: PeerConn
 async def ask_host_at(
     address: str, question: RelayedQuestion, connections: PeerConnections, seconds: float
 ) -> dict[str, Any] | None:
-    """Have a host asked by the process that has the stream of its session. None if that is not this process.
+    """Have a host asked by the process that has the stream of its session. None if that is not this
+    process.
 
-    Raises Unanswered, OwnerGoneError, Busy, ssl.SSLError, and TimeoutError after this number of seconds.
+    Raises Unanswered, OwnerGoneError, Busy, ssl.SSLError, and TimeoutError after this number of
+    seconds.
     """
     async with asyncio.timeout(seconds):
         answer = await exchange_frames(address, {"question": question}, connections)
@@ -172,7 +185,9 @@ async def ask_host_at(
     return found
 
 
-async def tell_process(address: str, frame: Mapping[str, str], connections: PeerConnections) -> None:
+async def tell_process(
+    address: str, frame: Mapping[str, str], connections: PeerConnections
+) -> None:
     """Send ``end_session`` or ``roots_changed`` to another process. Never raises."""
     try:
         await exchange_frames(address, frame, connections)
@@ -180,8 +195,11 @@ async def tell_process(address: str, frame: Mapping[str, str], connections: Peer
         log.info("peer.not_notified", address=address, what=[*frame])
 
 
-async def exchange_frames(address: str, frame: Mapping[str, Any], connections: PeerConnections) -> Any:
-    """Send one frame and return the one that answers it; None if the process has ended. Raises as ``connected``, and ssl.SSLError."""
+async def exchange_frames(
+    address: str, frame: Mapping[str, Any], connections: PeerConnections
+) -> Any:
+    """Send one frame and return the one that answers it; None if the process has ended. Raises as
+    ``connected``, and ssl.SSLError."""
     async with connections.using(address) as connection:
         write_frame(connection.writer, frame)
         answer = await read_frame(connection.reader, MOST_BYTES)
@@ -192,7 +210,8 @@ async def exchange_frames(address: str, frame: Mapping[str, Any], connections: P
 async def relay_request(
     address: str, request: RelayedRequest, send: Callable[[dict[str, Any]], Awaitable[None]]
 ) -> None:
-    """Have a request answered by another process. Raises OwnerGoneError and Busy, both before the first event of the answer.
+    """Have a request answered by another process. Raises OwnerGoneError and Busy, both before the
+    first event of the answer.
 
     If that process dies during the answer, the answer ends there.
     """
@@ -208,9 +227,11 @@ async def relay_request(
 
 
 async def confirm_taken(reader: asyncio.StreamReader, *, is_new: bool = True) -> None:
-    """Wait until the owner has taken a call or a watch. Raises OwnerGoneError, NotOwnerError and Busy.
+    """Wait until the owner has taken a call or a watch. Raises OwnerGoneError, NotOwnerError and
+    Busy.
 
-    ``is_new``: the connection was made for it, so that an error of TLS is the answer of the other process to the handshake.
+    ``is_new``: the connection was made for it, so that an error of TLS is the answer of the other
+    process to the handshake.
     """
     try:
         async with asyncio.timeout(TAKEN_SECONDS):

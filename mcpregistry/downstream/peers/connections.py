@@ -1,4 +1,5 @@
-"""Connections to other processes of the site. Those that carried a call are kept for the next one."""
+"""Connections to other processes of the site. Those that carried a call are kept for the next
+one."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ from mcpregistry.downstream.peers.sockets import Streams, dial
 
 MOST_IDLE = 64  # to all processes together
 IDLE_SECONDS = (
-    30.0  # less than a listener waits for the next frame, so that the end that uses a connection also closes it
+    # less than a listener waits for the next frame, so that the end that uses a connection also
+    # closes it
+    30.0
 )
 
 
 class OwnerGoneError(Exception):
-    """The owner does not listen at its address. Nothing was sent to the server. ``is_dead``: another process does."""
+    """The owner does not listen at its address. Nothing was sent to the server. ``is_dead``:
+    another process does."""
 
     def __init__(self, *, is_dead: bool = False) -> None:
         super().__init__()
@@ -27,7 +31,8 @@ class OwnerGoneError(Exception):
 
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Streams]:
-    """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it may be alive."""
+    """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it
+    may be alive."""
     connection = await _connect(address)
     try:
         yield connection.reader, connection.writer
@@ -37,7 +42,8 @@ async def connected(address: str) -> AsyncIterator[Streams]:
 
 @dataclass(eq=False)
 class PeerConnection:
-    """``is_new``: it was made for this exchange. Set ``is_reusable`` when the exchange has ended and neither side sends more."""
+    """``is_new``: it was made for this exchange. Set ``is_reusable`` when the exchange has ended
+    and neither side sends more."""
 
     address: str
     reader: asyncio.StreamReader
@@ -56,7 +62,8 @@ class PeerConnections:
     """The connections of this process that wait for their next exchange."""
 
     def __init__(self) -> None:
-        self._idle: dict[PeerConnection, asyncio.Task[None]] = {}  # each with what closes it, the oldest first
+        # each with what closes it, the oldest first
+        self._idle: dict[PeerConnection, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -109,7 +116,8 @@ class PeerConnections:
         self._idle[connection] = asyncio.ensure_future(self._watch(connection))
 
     async def _watch(self, connection: PeerConnection) -> None:
-        """Close it when the other process closes it or sends something, or when it was idle for too long."""
+        """Close it when the other process closes it or sends something, or when it was idle for too
+        long."""
         with contextlib.suppress(OSError):
             async with asyncio.timeout(IDLE_SECONDS):
                 await connection.reader.read(1)
@@ -143,7 +151,8 @@ def make_busy_error(what: str) -> Busy:
 
 
 def make_other_keys_error() -> Busy:
-    """Return the error for a process that does not accept this one's certificate, or the other way round."""
+    """Return the error for a process that does not accept this one's certificate, or the other way
+    round."""
     return Busy(
         "Two processes of this site do not accept each other's keys, so the session's connection cannot be used.",
         remedy="Use the same SLIPSNISSE_KEYS on all machines of the site, and run `manage.py doctor`.",

@@ -13,11 +13,14 @@ _LENGTH = 4
 
 
 async def read_frame(reader: asyncio.StreamReader, most: int) -> Any:
-    """Return the next frame, or None at the end of the stream. Raises ResourceLimit, and ValueError for what is not JSON."""
+    """Return the next frame, or None at the end of the stream. Raises ResourceLimit, and ValueError
+    for what is not JSON."""
     try:
         size = int.from_bytes(await reader.readexactly(_LENGTH))
         if size > most:
-            raise ResourceLimit(f"A message between two processes of the site has {size:,} bytes ({most:,} allowed).")
+            raise ResourceLimit(
+                f"A message between two processes of the site has {size:,} bytes ({most:,} allowed)."
+            )
         return msgspec.json.decode(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

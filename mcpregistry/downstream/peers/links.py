@@ -1,7 +1,9 @@
-"""Links between processes for subscriptions: one process follows at another what its hosts have subscribed to.
+"""Links between processes for subscriptions: one process follows at another what its hosts have
+subscribed to.
 
-After ``taken``, the process that follows sends ``add`` and ``drop``, each with a URI. The other one answers each ``add`` with ``accepted``
-(a URI) or ``refused`` (a URI and an error), and sends ``changed`` with the URIs of resources that have changed.
+After ``taken``, the process that follows sends ``add`` and ``drop``, each with a URI. The other one
+answers each ``add`` with ``accepted`` (a URI) or ``refused`` (a URI and an error), and sends
+``changed`` with the URIs of resources that have changed.
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ Add = Callable[[str, Listener], Awaitable[Callable[[], None]]]
 
 
 async def follow_at(
-    address: str, watch: RelayedWatch, watched: Watched, still_owns: Callable[[], Awaitable[bool]],
+    address: str,
+    watch: RelayedWatch,
+    watched: Watched,
+    still_owns: Callable[[], Awaitable[bool]],
     joined: Callable[[], None] = lambda: None,
-) -> None:  # fmt: skip
-    """Follow at another process until it ends the link. ``joined`` is called when the follower has joined.
+) -> None:
+    """Follow at another process until it ends the link. ``joined`` is called when the follower has
+    joined.
 
     Raises OwnerGoneError, NotOwnerError and Busy, all before anything is followed.
     """
@@ -41,7 +47,10 @@ async def follow_at(
         follower = Follower(watched, is_main=bool(watch.session), ours_only=True)
         watched.join(follower)
         joined()
-        working = [asyncio.ensure_future(_tell(follower, writer)), asyncio.ensure_future(_hear(follower, reader))]
+        working = [
+            asyncio.ensure_future(_tell(follower, writer)),
+            asyncio.ensure_future(_hear(follower, reader)),
+        ]
         working.append(asyncio.ensure_future(_look(still_owns)))
         try:
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
@@ -92,20 +101,31 @@ async def _look(still_owns: Callable[[], Awaitable[bool]]) -> None:
 
 
 class ServedLink:
-    """The other end. ``owns``: whether this process still has the connection that the link is about."""
+    """The other end. ``owns``: whether this process still has the connection that the link is
+    about."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, add: Add, owns: Callable[[], bool]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        add: Add,
+        owns: Callable[[], bool],
     ) -> None:
-        self._reader, self._writer, self._add, self._owns = reader, writer, add, owns
+        self._reader = reader
+        self._writer = writer
+        self._add = add
+        self._owns = owns
         self._ends: dict[str, Callable[[], None]] = {}
         self._adding: dict[str, asyncio.Task[None]] = {}
         self._changed: dict[str, None] = {}
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until the other process leaves, or this one does not own the connection any more."""
-        working = [asyncio.ensure_future(each) for each in (self._take(), self._send(), self._look())]
+        """Serve until the other process leaves, or this one does not own the connection any
+        more."""
+        working = [
+            asyncio.ensure_future(each) for each in (self._take(), self._send(), self._look())
+        ]
         try:
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -131,7 +151,9 @@ class ServedLink:
         elif uri not in self._adding:
             task = asyncio.ensure_future(self._added(uri))
             self._adding[uri] = task
-            task.add_done_callback(lambda done: self._adding.pop(uri) if self._adding.get(uri) is done else None)
+            task.add_done_callback(
+                lambda done: self._adding.pop(uri) if self._adding.get(uri) is done else None
+            )
 
     async def _added(self, uri: str) -> None:
         try:
@@ -158,7 +180,8 @@ class ServedLink:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                changed, self._changed = list(self._changed), {}
+                changed = list(self._changed)
+                self._changed = {}
                 self._say({"changed": changed})
                 await self._writer.drain()
 

@@ -1,25 +1,33 @@
-"""What two processes say to each other. An exchange begins with a frame that has one key: ``call`` (RelayedCall), ``word`` (RelayedWord),
-``request`` (RelayedRequest), ``watch`` (RelayedWatch), ``notice`` (RelayedNotice), ``question`` (RelayedQuestion), ``end_session``, ``roots_changed`` or
+"""What two processes say to each other. An exchange begins with a frame that has one key: ``call``
+(RelayedCall), ``word`` (RelayedWord), ``request`` (RelayedRequest), ``watch`` (RelayedWatch),
+``notice`` (RelayedNotice), ``question`` (RelayedQuestion), ``end_session``, ``roots_changed`` or
 ``hello``.
 
-A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process sends ``go``: before it, the owner does
-nothing. Then the owner sends events until the call has ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and
-at last ``result`` or ``error``. Answers to ``ask`` come back as ``answer``.
+A call: the owner of the session's connection answers ``taken`` or ``not_owner``. The other process
+sends ``go``: before it, the owner does nothing. Then the owner sends events until the call has
+ended, each an object with one key: ``sent``, ``progress``, ``log``, ``ask``, and at last ``result``
+or ``error``. Answers to ``ask`` come back as ``answer``.
 
-After a call without questions, a word, a notice, a question, the end of a session or changed folders, the connection can be used for the next exchange. After all others it is closed.
+After a call without questions, a word, a notice, a question, the end of a session or changed
+folders, the connection can be used for the next exchange. After all others it is closed.
 
-A word: something for a host while none of its calls is out, sent to the process that serves the host. It answers ``result`` or ``unanswered``.
+A word: something for a host while none of its calls is out, sent to the process that serves the
+host. It answers ``result`` or ``unanswered``.
 
-A request of a host over HTTP, sent to the process that can answer it: that one authenticates it and answers each event of ASGI as ``event``.
+A request of a host over HTTP, sent to the process that can answer it: that one authenticates it and
+answers each event of ASGI as ``event``.
 
-A notice: a notification for a host, sent to the processes one after the other until one answers ``sent`` with true: it has the stream.
+A notice: a notification for a host, sent to the processes one after the other until one answers
+``sent`` with true: it has the stream.
 
-A question: one for a host outside of its calls, sent in the same way. The process with the stream answers ``result`` or ``unanswered``, the others
-``elsewhere``.
+A question: one for a host outside of its calls, sent in the same way. The process with the stream
+answers ``result`` or ``unanswered``, the others ``elsewhere``.
 
-``end_session``: the name of a session that has ended. The other process closes its connections and answers ``done``.
+``end_session``: the name of a session that has ended. The other process closes its connections and
+answers ``done``.
 
-``roots_changed``: the key of a host (``host_session``) whose folders have changed. The other process notifies its servers and answers ``done``.
+``roots_changed``: the key of a host (``host_session``) whose folders have changed. The other
+process notifies its servers and answers ``done``.
 
 ``hello``: a process has started, and can be followed for subscriptions. It is not answered.
 """
@@ -37,9 +45,11 @@ from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 
 
 class RelayedHost(msgspec.Struct, frozen=True):
-    """A ``Forwarding`` without its callbacks; see there. ``can_ask``: it can be asked while the call waits.
+    """A ``Forwarding`` without its callbacks; see there. ``can_ask``: it can be asked while the
+    call waits.
 
-    ``channel``: the name of its channel at the process that serves it, and ``address`` where this process takes words; empty without one.
+    ``channel``: the name of its channel at the process that serves it, and ``address`` where this
+    process takes words; empty without one.
     """
 
     capabilities: dict[str, Any]
@@ -52,7 +62,8 @@ class RelayedHost(msgspec.Struct, frozen=True):
 
 
 class RelayedCall(msgspec.Struct, frozen=True):
-    """The arguments of ``Pool.call``; see there. ``owner``: the process that is asked, which must have the session."""
+    """The arguments of ``Pool.call``; see there. ``owner``: the process that is asked, which must
+    have the session."""
 
     owner: str
     server: int
@@ -75,8 +86,9 @@ class RelayedCall(msgspec.Struct, frozen=True):
 
 
 class RelayedWatch(msgspec.Struct, frozen=True):
-    """A link for subscriptions at a server; see ``links.py``. ``owner``: the process that is asked, which must have the session's
-    connection; any process where everybody shares the server. ``caller``, ``host`` and ``asks``: see ``Pool.call``.
+    """A link for subscriptions at a server; see ``links.py``. ``owner``: the process that is asked,
+    which must have the session's connection; any process where everybody shares the server.
+    ``caller``, ``host`` and ``asks``: see ``Pool.call``.
     """
 
     owner: str
@@ -122,7 +134,8 @@ class RelayedRequest(msgspec.Struct, frozen=True):
 
 
 class RelayedEvent(msgspec.Struct, frozen=True):
-    """An event of its answer. ``status`` of ``http.response.start``, which has headers; 0: ``http.response.body``."""
+    """An event of its answer. ``status`` of ``http.response.start``, which has headers; 0:
+    ``http.response.body``."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -133,15 +146,21 @@ class RelayedEvent(msgspec.Struct, frozen=True):
 def pack_event(event: Mapping[str, Any]) -> RelayedEvent:
     """Return an event of ASGI for another process."""
     return RelayedEvent(
-        int(event.get("status", 0)), pack_headers(event.get("headers", ())), bytes(event.get("body", b"")),
+        int(event.get("status", 0)),
+        pack_headers(event.get("headers", ())),
+        bytes(event.get("body", b"")),
         more_body=bool(event.get("more_body", False)),
-    )  # fmt: skip
+    )
 
 
 def unpack_event(event: RelayedEvent) -> dict[str, Any]:
     """Return the event of ASGI that another process has packed."""
     if event.status:
-        return {"type": "http.response.start", "status": event.status, "headers": unpack_headers(event.headers)}
+        return {
+            "type": "http.response.start",
+            "status": event.status,
+            "headers": unpack_headers(event.headers),
+        }
     return {"type": "http.response.body", "body": event.body, "more_body": event.more_body}
 
 
@@ -158,15 +177,22 @@ def unpack_headers(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]
 def pack_host(host: Forwarding, channel: str, address: str) -> RelayedHost:
     """Return what another process needs to know of a host."""
     return RelayedHost(
-        dict(host.capabilities), dict(host.answers), can_ask=host.ask is not None, rounds=host.rounds, log_level=host.log_level,
-        channel=channel, address=address if channel else "",
-    )  # fmt: skip
+        dict(host.capabilities),
+        dict(host.answers),
+        can_ask=host.ask is not None,
+        rounds=host.rounds,
+        log_level=host.log_level,
+        channel=channel,
+        address=address if channel else "",
+    )
 
 
 def pack_error(error: SlipsnisseError) -> dict[str, Any]:
     """Return an error as JSON. It has passed the owner's redaction."""
     kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
-    return {"type": kind.__name__} | {name: value for name, value in vars(error).items() if name in _ATTRIBUTES}
+    return {"type": kind.__name__} | {
+        name: value for name, value in vars(error).items() if name in _ATTRIBUTES
+    }
 
 
 def unpack_error(found: Mapping[str, Any]) -> SlipsnisseError:

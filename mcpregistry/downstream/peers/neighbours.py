@@ -1,6 +1,8 @@
-"""Finds the other processes of the site on this machine: each has a file with its address in the same folder.
+"""Finds the other processes of the site on this machine: each has a file with its address in the
+same folder.
 
-Such a file is called MACHINE-PID.peer, so that those of other machines, and of processes that have ended, can be told apart.
+Such a file is called MACHINE-PID.peer, so that those of other machines, and of processes that have
+ended, can be told apart.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ def announce(marker: Path, address: str) -> None:
 
 
 def neighbours_of(marker: Path) -> list[str]:
-    """The addresses of the others, for the process with this file. The files of processes that have ended are deleted."""
+    """The addresses of the others, for the process with this file. The files of processes that have
+    ended are deleted."""
     found = []
     for path in sorted(marker.parent.glob(f"{marker.stem.rpartition('-')[0]}-*.peer")):
         pid = path.stem.rpartition("-")[2]
@@ -34,7 +37,8 @@ def neighbours_of(marker: Path) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine is alive. One that has ended and that its parent has not waited for is not (on Linux)."""
+    """Whether a process of this machine is alive. One that has ended and that its parent has not
+    waited for is not (on Linux)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,6 +1,7 @@
 """Takes calls from the other processes of the site, for the connections that this process owns.
 
-A connection carries one call at a time. If it is closed, the call is cancelled. Only processes of the site can connect (``sockets``).
+A connection carries one call at a time. If it is closed, the call is cancelled. Only processes of
+the site can connect (``sockets``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from mcpregistry.downstream.peers.tls_listener import TLSListener
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024  # of one frame; the limits of the call's server are stricter
-MOST_UNREAD = 1024 * 1024  # bytes that another process has not read; beyond it, progress and log lines are left out
+# bytes that another process has not read; beyond it, progress and log lines are left out
+MOST_UNREAD = 1024 * 1024
 IDLE_SECONDS = (
     4 * connections.IDLE_SECONDS
 )  # the process that has connected closes it earlier, unless its machine is gone
@@ -52,12 +54,15 @@ class NotOwnerError(Exception):
 class Handlers(msgspec.Struct, frozen=True):
     """What a process does for the others. ``process`` is its name.
 
-    ``owns``: whether it has the connection of this call, which it does not give up in the context of ``using``. ``perform`` makes the call there with the host's questions going to ``ask``
-    (None: it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host of this process. ``serve``
-    answers a request of a host, with ``receive`` and ``send`` of ASGI; None: this process serves no hosts over HTTP. ``watch`` serves a
-    link for subscriptions until it ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of
-    a process that has started, ``end_session`` and ``tell_roots_changed`` are those of the pool, and
-    ``ask_host`` returns the answer of a host whose stream this process has, or None. Raises Unanswered.
+    ``owns``: whether it has the connection of this call, which it does not give up in the context
+    of ``using``. ``perform`` makes the call there with the host's questions going to ``ask`` (None:
+    it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host
+    of this process. ``serve`` answers a request of a host, with ``receive`` and ``send`` of ASGI;
+    None: this process serves no hosts over HTTP. ``watch`` serves a link for subscriptions until it
+    ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of a
+    process that has started, ``end_session`` and ``tell_roots_changed`` are those of the pool, and
+    ``ask_host`` returns the answer of a host whose stream this process has, or None. Raises
+    Unanswered.
     """
 
     process: str
@@ -71,7 +76,9 @@ class Handlers(msgspec.Struct, frozen=True):
     end_session: Callable[[str], None] = lambda _: None
     tell_roots_changed: Callable[[str], None] = lambda _: None
     ask_host: AskHost | None = None
-    using: Callable[[RelayedCall], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+    using: Callable[[RelayedCall], contextlib.AbstractContextManager[None]] = lambda _: (
+        contextlib.nullcontext()
+    )
 
 
 class PeerServer:
@@ -84,7 +91,8 @@ class PeerServer:
         self._exchanges: set[asyncio.Task[None]] = set()
 
     async def start(self, place: Path | Host) -> str:
-        """Listen here. Returns the address. A Unix socket of an earlier process is replaced. Raises OSError."""
+        """Listen here. Returns the address. A Unix socket of an earlier process is replaced. Raises
+        OSError."""
         self._server, self._address = await listen(place, self._accept)
         return self._address
 
@@ -108,8 +116,12 @@ class PeerServer:
 class _Exchange:
     """One connection of another process."""
 
-    def __init__(self, handlers: Handlers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._handlers, self._reader, self._writer = handlers, reader, writer
+    def __init__(
+        self, handlers: Handlers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._handlers = handlers
+        self._reader = reader
+        self._writer = writer
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._has_asked = False  # then an answer may come after the call has ended
@@ -142,7 +154,9 @@ class _Exchange:
             write_frame(self._writer, answer)
             return True
         if "request" in frame and self._handlers.serve is not None:
-            await self._serve(msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve)
+            await self._serve(
+                msgspec.convert(frame["request"], RelayedRequest), self._handlers.serve
+            )
         elif "watch" in frame and self._handlers.watch is not None:
             await self._watch(msgspec.convert(frame["watch"], RelayedWatch), self._handlers.watch)
         elif "hello" in frame:
@@ -162,7 +176,10 @@ class _Exchange:
                 return await self._ask_host(msgspec.convert(frame["question"], RelayedQuestion))
         except Unanswered as reason:
             return {"unanswered": str(reason)}
-        for name, tell in (("end_session", handlers.end_session), ("roots_changed", handlers.tell_roots_changed)):
+        for name, tell in (
+            ("end_session", handlers.end_session),
+            ("roots_changed", handlers.tell_roots_changed),
+        ):
             if name in frame:
                 tell(str(frame[name]))
                 return {"done": True}
@@ -198,7 +215,8 @@ class _Exchange:
         await serve(request, receive, send)
 
     async def _take(self, call: RelayedCall) -> bool:
-        """Say whether the call is taken. Nothing of it is done before the other process has heard it, and so counts it as made."""
+        """Say whether the call is taken. Nothing of it is done before the other process has heard
+        it, and so counts it as made."""
         if call.owner != self._handlers.process:
             write_frame(self._writer, {"other_process": True})
             return False
@@ -212,7 +230,8 @@ class _Exchange:
             return await self._answer(call)
 
     async def _answer(self, call: RelayedCall) -> bool:
-        """Make the call and send its last frame. Nothing is read when that is sent: the next frame may begin another call."""
+        """Make the call and send its last frame. Nothing is read when that is sent: the next frame
+        may begin another call."""
         working = asyncio.ensure_future(self._work(call))
         listening = asyncio.ensure_future(self._listen())
         try:
@@ -230,23 +249,34 @@ class _Exchange:
         """Return the last frame."""
         callbacks = {
             "on_sent": lambda: self._tell(sent=True),
-            "on_progress": (lambda *said: self._hint(progress=said)) if call.wants_progress else None,
+            "on_progress": (lambda *said: self._hint(progress=said))
+            if call.wants_progress
+            else None,
             "on_log": (lambda line: self._hint(log=dict(line))) if call.wants_log else None,
         }
         try:
-            return {"result": await self._handlers.perform(call, self._ask if call.host.can_ask else None, callbacks)}
+            return {
+                "result": await self._handlers.perform(
+                    call, self._ask if call.host.can_ask else None, callbacks
+                )
+            }
         except SlipsnisseError as error:
             return {"error": pack_error(error)}
         except Exception:
             log.exception("peer.call_crashed", server=call.server)
-            return {"error": pack_error(DownstreamError("The call failed because of an internal error.", sent=True))}
+            return {
+                "error": pack_error(
+                    DownstreamError("The call failed because of an internal error.", sent=True)
+                )
+            }
 
     def _tell(self, **event: Any) -> None:
         if not self._writer.is_closing():
             write_frame(self._writer, event)
 
     def _hint(self, **event: Any) -> None:
-        """Tell what may be left out if the other process hangs: a server can report progress without end."""
+        """Tell what may be left out if the other process hangs: a server can report progress
+        without end."""
         if self._writer.transport.get_write_buffer_size() < MOST_UNREAD:
             self._tell(**event)
 

@@ -1,8 +1,10 @@
-"""How the processes of a site reach each other: over Unix sockets on one machine, over TLS on several.
+"""How the processes of a site reach each other: over Unix sockets on one machine, over TLS on
+several.
 
-An address is the path of a socket, or HOST:PORT. A Unix socket lies in a folder that only the site's user can read. With TLS (1.3),
-both sides show a certificate that is made from a key of the site, and accept no other: a program without a key of the site does not
-get beyond the handshake. Handshakes are bounded in number and time (``tls_listener``).
+An address is the path of a socket, or HOST:PORT. A Unix socket lies in a folder that only the
+site's user can read. With TLS (1.3), both sides show a certificate that is made from a key of the
+site, and accept no other: a program without a key of the site does not get beyond the handshake.
+Handshakes are bounded in number and time (``tls_listener``).
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ _CLOSE_SECONDS = 1.0
 _REFUSED_SECONDS = 0.5
 _WAITING = 1024  # connections that are not accepted yet
 _PURPOSE = b"slipsnisse between processes"
-_FROM, _UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # the key is what counts
+# the key is what counts
+_FROM = datetime(2020, 1, 1, tzinfo=UTC)
+_UNTIL = datetime(9999, 12, 31, tzinfo=UTC)
 Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """An address of this machine that the other machines reach, and the ports to choose from (0 to 0: any)."""
+    """An address of this machine that the other machines reach, and the ports to choose from (0 to
+    0: any)."""
 
     name: str
     first: int = 0
@@ -44,7 +49,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this process shows that it belongs to the site, as the one that listens and as the one that connects."""
+    """How this process shows that it belongs to the site, as the one that listens and as the one
+    that connects."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -55,7 +61,8 @@ class _Site:
 
 
 def identify(keys: Iterable[bytes]) -> None:
-    """Use certificates of these keys (32 bytes each) from now on: the first is shown, all are accepted."""
+    """Use certificates of these keys (32 bytes each) from now on: the first is shown, all are
+    accepted."""
     certificates = [_certificate(key) for key in keys]
     accepted = "".join(certificate for certificate, _ in certificates)
     contexts = []
@@ -65,7 +72,8 @@ def identify(keys: Iterable[bytes]) -> None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_verify_locations(cadata=accepted)
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600; ssl reads keys only from files
+        # mode 0600; ssl reads keys only from files
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write("".join(certificates[0]))
             file.flush()
             context.load_cert_chain(file.name)
@@ -74,7 +82,8 @@ def identify(keys: Iterable[bytes]) -> None:
 
 
 async def dial(address: str) -> Streams:
-    """Connect to a process. Raises OSError: among others ConnectionRefusedError, TimeoutError and ssl.SSLError."""
+    """Connect to a process. Raises OSError: among others ConnectionRefusedError, TimeoutError and
+    ssl.SSLError."""
     if address.startswith("/"):
         return await asyncio.open_unix_connection(address)
     host, _, port = address.rpartition(":")
@@ -101,13 +110,18 @@ async def trouble_with(address: str) -> str:
 
 
 async def listen(place: Path | Host, accept: Accept) -> tuple[asyncio.Server | TLSListener, str]:
-    """Listen for connections of other processes. Returns what listens and its address. Raises OSError."""
+    """Listen for connections of other processes. Returns what listens and its address. Raises
+    OSError."""
     if isinstance(place, Path):
         listening = await asyncio.to_thread(_unix_socket, place)
         return await asyncio.start_unix_server(accept, sock=listening, backlog=_WAITING), str(place)
     listening = await asyncio.to_thread(_network_socket, place)
     listener = TLSListener(
-        listening, accept, _identity().server, handshake_seconds=HANDSHAKE_SECONDS, close_seconds=_CLOSE_SECONDS
+        listening,
+        accept,
+        _identity().server,
+        handshake_seconds=HANDSHAKE_SECONDS,
+        close_seconds=_CLOSE_SECONDS,
     )
     return listener, f"{place.name}:{listening.getsockname()[1]}"
 
@@ -128,7 +142,9 @@ def _unix_socket(path: Path) -> socket.socket:
 
 
 def _network_socket(place: Host) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(place.name.strip("[]"), None, type=socket.SOCK_STREAM)[0]
+    family, _, _, _, address = socket.getaddrinfo(
+        place.name.strip("[]"), None, type=socket.SOCK_STREAM
+    )[0]
     for port in range(place.first, place.last + 1):
         try:
             listening = socket.create_server((address[0], port), family=family, backlog=_WAITING)
@@ -142,14 +158,17 @@ def _network_socket(place: Host) -> socket.socket:
 
 
 def _certificate(key: bytes) -> tuple[str, str]:
-    """Return a certificate and its private key, as PEM. The same for the same key, in every process (RFC 8032, 8410)."""
+    """Return a certificate and its private key, as PEM. The same for the same key, in every process
+    (RFC 8032, 8410)."""
     from cryptography import x509  # only sites on several machines need it
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     seed = hmac.digest(key, _PURPOSE, "sha256")
     private = Ed25519PrivateKey.from_private_bytes(seed)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"slipsnisse {_fingerprint(private)}")])
+    name = x509.Name(
+        [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"slipsnisse {_fingerprint(private)}")]
+    )
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

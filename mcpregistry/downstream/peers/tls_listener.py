@@ -1,4 +1,5 @@
-"""Accepts connections over TLS. Connections that do not finish the handshake are bounded in number and time."""
+"""Accepts connections over TLS. Connections that do not finish the handshake are bounded in number
+and time."""
 
 from __future__ import annotations
 
@@ -18,14 +19,23 @@ _PAUSE = 1.0  # seconds, while too many files are open
 
 
 class TLSListener:
-    """``accept`` gets the streams of each connection after its handshake. Beyond ``MOST_HANDSHAKES``, the oldest one is given up."""
+    """``accept`` gets the streams of each connection after its handshake. Beyond
+    ``MOST_HANDSHAKES``, the oldest one is given up."""
 
     def __init__(
-        self, listening: socket.socket, accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any],
-        context: ssl.SSLContext, *, handshake_seconds: float, close_seconds: float,
-    ) -> None:  # fmt: skip
-        self._listening, self._accept, self._context = listening, accept, context
-        self._handshake_seconds, self._close_seconds = handshake_seconds, close_seconds
+        self,
+        listening: socket.socket,
+        accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any],
+        context: ssl.SSLContext,
+        *,
+        handshake_seconds: float,
+        close_seconds: float,
+    ) -> None:
+        self._listening = listening
+        self._accept = accept
+        self._context = context
+        self._handshake_seconds = handshake_seconds
+        self._close_seconds = close_seconds
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._accepting = asyncio.ensure_future(self._accept_all())
 
@@ -60,6 +70,9 @@ class TLSListener:
         reader = asyncio.StreamReader()
         with contextlib.suppress(OSError):  # among others TimeoutError and ssl.SSLError
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: asyncio.StreamReaderProtocol(reader, self._accept), connection, ssl=self._context,
-                ssl_handshake_timeout=self._handshake_seconds, ssl_shutdown_timeout=self._close_seconds,
-            )  # fmt: skip
+                lambda: asyncio.StreamReaderProtocol(reader, self._accept),
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._handshake_seconds,
+                ssl_shutdown_timeout=self._close_seconds,
+            )

@@ -1,8 +1,10 @@
-"""Which hosts have made calls on one connection, for what its server says outside of a call's own stream.
+"""Which hosts have made calls on one connection, for what its server says outside of a call's own
+stream.
 
-On a pipe nothing tells which call a log line or a question belongs to. It may come long after its call has ended, so the
-call that is out at that moment proves nothing once a second host has used the connection. Until the connection is closed,
-such messages then belong to nobody. If one host alone uses it, they are for that host, whichever of its calls they belong to.
+On a pipe nothing tells which call a log line or a question belongs to. It may come long after its
+call has ended, so the call that is out at that moment proves nothing once a second host has used
+the connection. Until the connection is closed, such messages then belong to nobody. If one host
+alone uses it, they are for that host, whichever of its calls they belong to.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from mcpregistry.domain.servers.sessions import STDIO, is_of_one_host, session_i
 
 
 class Callers:
-    """The hosts that have used a connection. Where it belongs to one session, ``shared`` is False and there is one host."""
+    """The hosts that have used a connection. Where it belongs to one session, ``shared`` is False
+    and there is one host."""
 
     def __init__(self, *, shared: bool = True) -> None:
         self._shared = shared
@@ -30,12 +33,14 @@ class Callers:
 
     @property
     def exclusive(self) -> bool:
-        """Whether nobody else can use this connection: it is a session's own, or this process serves one host alone."""
+        """Whether nobody else can use this connection: it is a session's own, or this process
+        serves one host alone."""
         return self.alone and (not self._shared or session_in(self._first or "") == STDIO)
 
     @property
     def host(self) -> Forwarding:
-        """The only host on this connection, as its last call described it; NOTHING if there may be others."""
+        """The only host on this connection, as its last call described it; NOTHING if there may be
+        others."""
         return self._host if self.alone else NOTHING
 
     def is_only(self, caller: str) -> bool:

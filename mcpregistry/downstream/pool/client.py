@@ -41,7 +41,8 @@ class WithoutRootChanges(Client):
 
 
 def stamp_of_requests(version: str, apps: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The ``_meta`` of our own requests to a modern server. ``apps``: the pages that the connection's only host can show."""
+    """The ``_meta`` of our own requests to a modern server. ``apps``: the pages that the
+    connection's only host can show."""
     return {
         PROTOCOL_VERSION_META_KEY: version,
         CLIENT_INFO_META_KEY: {"name": CLIENT_NAME, "version": VERSION},

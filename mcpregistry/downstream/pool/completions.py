@@ -1,4 +1,5 @@
-"""Which host is told that a page of a URL elicitation is done with (``notifications/elicitation/complete``): the one that got it."""
+"""Which host is told that a page of a URL elicitation is done with
+(``notifications/elicitation/complete``): the one that got it."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ MOST = 1_000  # pages of one connection that are not done with
 
 
 class Completions:
-    """The pages that the server of one connection has sent to hosts, by the id that it gave them."""
+    """The pages that the server of one connection has sent to hosts, by the id that it gave
+    them."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, tuple[str, HostChannel | None]] = {}
 
     def expect(self, ids: Iterable[str], caller: str, channel: HostChannel | None) -> None:
-        """The host with this session is about to get these pages. An id that two hosts get is told to neither."""
+        """The host with this session is about to get these pages. An id that two hosts get is told
+        to neither."""
         for each in ids:
             known = self._hosts.pop(each, None)
             shared = known is not None and known[0] != caller

@@ -1,4 +1,5 @@
-"""One connection to one server: handshake, staying, calls (what it offers: ``offers.py``). Owned by one task.
+"""One connection to one server: handshake, staying, calls (what it offers: ``offers.py``). Owned by
+one task.
 
 ``run`` is the body of the owner task: it enters and leaves the SDK's client there and nowhere else,
 because a cancel scope must not cross tasks. Calls come from any other task of the same loop.
@@ -19,7 +20,12 @@ import anyio
 import msgspec
 from mcp.client.client import Client
 from mcp.client.extension import advertise
-from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, encode_header_value, mcp_param_headers
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    encode_header_value,
+    mcp_param_headers,
+)
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     Implementation,
@@ -64,8 +70,8 @@ async def open_connection(
 ) -> Connection:
     """A connection for the target, not connected yet: its owner task does that in ``run``.
 
-    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share it. ``apps``: what that host
-    says of the pages that it can show.
+    ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share
+    it. ``apps``: what that host says of the pages that it can show.
     """
     return Connection(target, await channel_for(target), on_tools_changed, bears, apps)
 
@@ -107,7 +113,9 @@ class Connection:
         self._connecting = anyio.CancelScope()
 
     def _use(self, channel: Channel) -> None:
-        channel.on_tools_changed, channel.logs, channel.on_notice = self.offers.touch, self.logs, self._notices.hear
+        channel.on_tools_changed = self.offers.touch
+        channel.logs = self.logs
+        channel.on_notice = self._notices.hear
         self._channel = channel
 
     @property
@@ -133,7 +141,8 @@ class Connection:
 
     @property
     def handshake(self) -> str:
-        """The era to begin with the next time: the one that worked; if none did, the one that was not tried."""
+        """The era to begin with the next time: the one that worked; if none did, the one that was
+        not tried."""
         if self.era:
             return self.era
         return "" if self._mode == "legacy" else "legacy"
@@ -148,12 +157,19 @@ class Connection:
         self._questions.open_for(host)
 
     async def tell_roots_changed(self, caller: str) -> None:
-        """Tell an older server that the folders of its only host have changed; nothing if it is not this host. Never raises."""
-        if self._client is not None and self.usable and not self._modern and self._callers.is_only(caller):
+        """Tell an older server that the folders of its only host have changed; nothing if it is not
+        this host. Never raises."""
+        if (
+            self._client is not None
+            and self.usable
+            and not self._modern
+            and self._callers.is_only(caller)
+        ):
             await self._client.session.send_notification(RootsListChangedNotification())
 
     def stop(self) -> None:
-        """Ask the owner to leave. Idempotent, returns at once; closing itself is never cut short."""
+        """Ask the owner to leave. Idempotent, returns at once; closing itself is never cut
+        short."""
         self._stopping = True
         self._wake.set()
         if not self._ready.is_set():
@@ -187,7 +203,16 @@ class Connection:
                     for work in (self._watch_wire, self._watch_pulse, self.offers.refresh):
                         group.start_soon(work)
                     group.start_soon(self.offers.listen, client)
-                    group.start_soon(partial(follow_on, self, client, self.watched, self._modern, is_main=self.is_main))
+                    group.start_soon(
+                        partial(
+                            follow_on,
+                            self,
+                            client,
+                            self.watched,
+                            self._modern,
+                            is_main=self.is_main,
+                        )
+                    )
                     await self._stay()
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
@@ -197,7 +222,8 @@ class Connection:
             )
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Client:
-        """The SDK's client after its handshake; a local server that refused it is started again for the other one."""
+        """The SDK's client after its handshake; a local server that refused it is started again for
+        the other one."""
         try:
             return await stack.enter_async_context(self._new_client())
         except Exception as error:
@@ -244,7 +270,9 @@ class Connection:
         if self.target.protocol == "modern":  # a pinned version is adopted without asking: ask now
             raw = await self.ask("server/discover", {})
             meta = raw.get("_meta")
-            info = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
+            info = (
+                meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
+            )
             return described(raw.get("instructions"), info, raw.get("capabilities"))
         info = client.server_info
         return described(
@@ -270,7 +298,11 @@ class Connection:
         idle = self.target.limits.idle_timeout
         if self.target.connect != "lazy" or not idle:
             return math.inf
-        return idle if self.in_flight or (self.is_main and self.watched) else self.last_used + idle - time.monotonic()
+        return (
+            idle
+            if self.in_flight or (self.is_main and self.watched)
+            else self.last_used + idle - time.monotonic()
+        )
 
     async def _watch_wire(self) -> None:
         await self._channel.lost.wait()
@@ -284,7 +316,9 @@ class Connection:
             try:
                 await self.ping()
             except TimedOut:
-                self._channel.fail(TimedOut("The server stopped answering and was disconnected.", sent=True))
+                self._channel.fail(
+                    TimedOut("The server stopped answering and was disconnected.", sent=True)
+                )
             except DownstreamError:
                 continue
 
@@ -311,7 +345,8 @@ class Connection:
         on_log: OnLog | None = None,
         caller: str = "",
     ) -> dict[str, Any]:
-        """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises DownstreamError.
+        """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises
+        DownstreamError.
 
         ``caller``: the name of the session of the host that makes it.
         """
@@ -322,7 +357,11 @@ class Connection:
             name = params["uri"]
         if self._modern:
             params |= host.answers
-        level = await self.logs.asked_for(host.log_level, self.discovery, self.ask) if host.log_level else {}
+        level = (
+            await self.logs.asked_for(host.log_level, self.discovery, self.ask)
+            if host.log_level
+            else {}
+        )
         if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities), **level}:
             params["_meta"] = stamped
         request = Request(
@@ -336,35 +375,55 @@ class Connection:
             headers=self._call_headers(kind, name, arguments),
         )
         try:
-            result = await (self._request(request) if self._modern else self._asked_meanwhile(request, host, caller))
+            result = await (
+                self._request(request)
+                if self._modern
+                else self._asked_meanwhile(request, host, caller)
+            )
         except TimedOut:
             self._suspicion.set()
             raise
         except ToolRefused as error:
             if error.rpc_code == URL_ELICITATION_REQUIRED:
-                self._questions.completions.expect(elicitation_ids(error.data), caller, host.channel)
+                self._questions.completions.expect(
+                    elicitation_ids(error.data), caller, host.channel
+                )
             raise
         return check_result(result, self.target.limits, kind, name)
 
-    async def _asked_meanwhile(self, request: Request, host: Forwarding, caller: str) -> dict[str, Any]:
+    async def _asked_meanwhile(
+        self, request: Request, host: Forwarding, caller: str
+    ) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""
         with self._questions.during(host, caller) as call:
-            asked = replace(request, on_question=partial(reply_to, call=call), patience=call.patience)
+            asked = replace(
+                request, on_question=partial(reply_to, call=call), patience=call.patience
+            )
             return await self._request(asked)
 
     async def task(
-        self, method: str, task_id: str, params: Mapping[str, Any], *, timeout: float | None, host: Forwarding
+        self,
+        method: str,
+        task_id: str,
+        params: Mapping[str, Any],
+        *,
+        timeout: float | None,
+        host: Forwarding,
     ) -> dict[str, Any]:
-        """One ``tasks/*`` request about a task that the server made for us. Raises DownstreamError."""
+        """One ``tasks/*`` request about a task that the server made for us. Raises
+        DownstreamError."""
         if not self._modern:
             message = "The server now uses an older protocol version, which does not support tasks."
             raise ProtocolError(message, remedy="Make the call again without a task.", sent=True)
         whole = {"taskId": task_id, **params, "_meta": self._stamp_for(host.capabilities)}
         headers = {MCP_METHOD_HEADER: method, MCP_NAME_HEADER: encode_header_value(task_id)}
-        return await self._request(Request(method=method, params=whole, timeout=timeout, headers=headers))
+        return await self._request(
+            Request(method=method, params=whole, timeout=timeout, headers=headers)
+        )
 
     def _stamp_for(self, capabilities: Mapping[str, Any]) -> dict[str, Any]:
-        """Said anew with each request (MCP 2026-07-28): what the caller of this one can bear, never another's."""
+        """Said anew with each request (MCP 2026-07-28): what the caller of this one can bear, never
+        another's."""
         if not capabilities or not self._stamp:
             return self._stamp
         return self._stamp | {CLIENT_CAPABILITIES_META_KEY: dict(capabilities)}
@@ -382,12 +441,16 @@ class Connection:
         with contextlib.suppress(ToolRefused):
             await self.ask("server/discover" if self._modern else "ping", {}, timeout=timeout)
 
-    async def ask(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+    async def ask(
+        self, method: str, params: dict[str, Any], timeout: float | None = None
+    ) -> dict[str, Any]:
         """One request of another method than ``tools/call``. Raises DownstreamError."""
         headers = {MCP_METHOD_HEADER: method} if self._modern else None
         whole = {**params, "_meta": self._stamp} if self._stamp else params
         timeout = timeout or self.target.limits.request_timeout or None
-        return await self._request(Request(method=method, params=whole, timeout=timeout, headers=headers))
+        return await self._request(
+            Request(method=method, params=whole, timeout=timeout, headers=headers)
+        )
 
     async def _request(self, request: Request) -> dict[str, Any]:
         self.in_flight += 1

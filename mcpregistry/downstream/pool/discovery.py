@@ -16,11 +16,11 @@ Era = Literal["legacy", "modern"]
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must be; ``others`` those of
-    what else it offers, by kind.
+    """What a server said about itself. ``tools`` are its raw definitions, repaired where they must
+    be; ``others`` those of what else it offers, by kind.
 
-    ``problems`` names definitions that were left out and why, ``changes`` those that hosts are shown with changes. Timings
-    are milliseconds.
+    ``problems`` names definitions that were left out and why, ``changes`` those that hosts are
+    shown with changes. Timings are milliseconds.
     """
 
     tools: tuple[dict[str, Any], ...]
@@ -57,7 +57,8 @@ class Discovery:
 class SharedReading:
     """Runs ``read`` one at a time, so that an older list never replaces a newer one.
 
-    Whoever asks while one runs shares the next one: what runs may have begun before the change that the asker heard of.
+    Whoever asks while one runs shares the next one: what runs may have begun before the change that
+    the asker heard of.
     """
 
     def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
@@ -68,7 +69,8 @@ class SharedReading:
         self._error: DownstreamError | None = None
 
     async def __call__(self) -> None:
-        """Returns after a reading that began after this call. Raises what that reading met (DownstreamError)."""
+        """Returns after a reading that began after this call. Raises what that reading met
+        (DownstreamError)."""
         asked = self._begun
         async with self._one:
             if self._ended <= asked:

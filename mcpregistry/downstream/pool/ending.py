@@ -9,16 +9,19 @@ import structlog
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.downstream.pool.connection import Connection
 
-CLOSE_SECONDS = 10.0  # more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
+# more than a transport takes: stdio kills after 6 seconds, HTTP gives up after 5
+CLOSE_SECONDS = 10.0
 CANCEL_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 async def end_owner(owner: asyncio.Task[None]) -> None:
-    """Wait for an owner that was asked to leave; one that takes too long is cancelled. Bounded, never raises.
+    """Wait for an owner that was asked to leave; one that takes too long is cancelled. Bounded,
+    never raises.
 
-    Cancelled or not, the processes of a stdio server die: ending them is shielded and has its own limits.
+    Cancelled or not, the processes of a stdio server die: ending them is shielded and has its own
+    limits.
     """
     for patience in (CLOSE_SECONDS, CANCEL_SECONDS):
         _, late = await asyncio.wait([owner], timeout=patience)
@@ -29,7 +32,8 @@ async def end_owner(owner: asyncio.Task[None]) -> None:
 
 
 async def finish(owner: asyncio.Task[None], connection: Connection) -> DownstreamError | None:
-    """End a connection that was made for a test or trial alone. Returns the error it had, if any."""
+    """End a connection that was made for a test or trial alone. Returns the error it had, if
+    any."""
     connection.stop()
     await end_owner(owner)
     error = owner.exception() if owner.done() and not owner.cancelled() else None

@@ -16,10 +16,11 @@ EventKind = Literal["state", "session", "tools_changed", "stderr", "log", "secre
 class ConnectionEvent:
     """A fact for the outside. ``discovery`` comes with state connected and with tools_changed.
 
-    ``detail`` is the reason of a state, the tail of standard error of a server that ended, its newest log lines, or which
-    answer held secrets, or how a call failed. ``attempts`` are the failures in a row.
-    ``at`` is seconds since the epoch. ``session``: the own connection of an agent or host session opened or closed;
-    ``sessions`` says how many are open, and ``state`` stays the server's.
+    ``detail`` is the reason of a state, the tail of standard error of a server that ended, its
+    newest log lines, or which answer held secrets, or how a call failed. ``attempts`` are the
+    failures in a row. ``at`` is seconds since the epoch. ``session``: the own connection of an
+    agent or host session opened or closed; ``sessions`` says how many are open, and ``state`` stays
+    the server's.
     """
 
     server_id: int

@@ -12,7 +12,13 @@ from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut, ToolRefused
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DownstreamError,
+    ProtocolError,
+    TimedOut,
+    ToolRefused,
+)
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream.transports.wire import Closed
 
@@ -53,8 +59,12 @@ def _unknown_version(version: str) -> ProtocolError:
 
 
 def _not_a_handshake(error: ValidationError) -> ProtocolError:
-    """The answer to ``initialize`` does not follow the protocol: name the members, never their values."""
-    wrong = [f"{'.'.join(map(str, each['loc']))} ({each['msg']})" for each in error.errors(include_input=False)[:3]]
+    """The answer to ``initialize`` does not follow the protocol: name the members, never their
+    values."""
+    wrong = [
+        f"{'.'.join(map(str, each['loc']))} ({each['msg']})"
+        for each in error.errors(include_input=False)[:3]
+    ]
     return ProtocolError(
         f"The server's answer to the handshake is not valid: {plain('; '.join(wrong), 300)}.",
         remedy="Use another version of the server, or report this to its author.",
@@ -75,10 +85,13 @@ def _from_rpc(error: MCPError) -> DownstreamError:
         return TimedOut("The server did not answer the handshake in time.", remedy=TRY_PROTOCOL)
     if error.code == CONNECTION_CLOSED:
         return ConnectionFailed(
-            "The server closed the connection during the handshake.", remedy="Check the server's log."
+            "The server closed the connection during the handshake.",
+            remedy="Check the server's log.",
         )
     words = plain(str(error.error.message), 300).rstrip(".")
-    return ConnectionFailed(f"The server refused the handshake (code {error.code}): {words}.", remedy=TRY_PROTOCOL)
+    return ConnectionFailed(
+        f"The server refused the handshake (code {error.code}): {words}.", remedy=TRY_PROTOCOL
+    )
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:

@@ -1,7 +1,7 @@
 """How a connection learns from its server which of the wanted resources have changed.
 
-It tells the server of its protocol version what is wanted: by ``resources/subscribe``, or by one ``subscriptions/listen``
-stream with all URIs.
+It tells the server of its protocol version what is wanted: by ``resources/subscribe``, or by one
+``subscriptions/listen`` stream with all URIs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ from mcpregistry.downstream.pool.watching import RETRY_FIRST, RETRY_MOST, Follow
 class Live(Protocol):
     """A connection, as far as it is needed here."""
 
-    async def ask(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+    async def ask(
+        self, method: str, params: dict[str, Any], timeout: float | None = None
+    ) -> dict[str, Any]:
         """One request. Raises DownstreamError."""
 
 
-async def follow_on(connection: Live, client: Client, watched: Watched, modern: bool, *, is_main: bool = True) -> None:
+async def follow_on(
+    connection: Live, client: Client, watched: Watched, modern: bool, *, is_main: bool = True
+) -> None:
     """Tell the server what is wanted on this connection. To be cancelled when it ends."""
     follower = Follower(watched, is_main=is_main)
     watched.join(follower)
@@ -57,14 +61,16 @@ async def _subscribe(follower: Follower, connection: Live) -> None:
 
 
 async def _listen(follower: Follower, client: Client) -> None:
-    """The next stream is open before the last one is closed, so that nothing is missed between them."""
+    """The next stream is open before the last one is closed, so that nothing is missed between
+    them."""
     before: asyncio.Task[None] | None = None
     now: asyncio.Task[None] | None = None
     listened: list[str] = []
     try:
         while True:
             follower.changed.clear()
-            uris, opened = follower.wanted, asyncio.Event()
+            uris = follower.wanted
+            opened = asyncio.Event()
             if uris == listened and all(uri in follower.answers for uri in uris):
                 await follower.changed.wait()
                 continue
@@ -79,15 +85,20 @@ async def _listen(follower: Follower, client: Client) -> None:
         await _end(before, now)
 
 
-async def _stream(follower: Follower, client: Client, uris: list[str], opened: asyncio.Event) -> None:
+async def _stream(
+    follower: Follower, client: Client, uris: list[str], opened: asyncio.Event
+) -> None:
     try:
         await _stream_on(follower, client, uris, opened)
     finally:
         opened.set()
 
 
-async def _stream_on(follower: Follower, client: Client, uris: list[str], opened: asyncio.Event) -> None:
-    delay, lost = RETRY_FIRST, False
+async def _stream_on(
+    follower: Follower, client: Client, uris: list[str], opened: asyncio.Event
+) -> None:
+    delay = RETRY_FIRST
+    lost = False
     while True:
         try:
             async with client.listen(resource_subscriptions=uris) as events:
@@ -122,7 +133,9 @@ def _not_told() -> ProtocolError:
 def _refused(error: Exception) -> SlipsnisseError:
     if isinstance(error, MCPError):
         return ToolRefused(error.message, rpc_code=error.code)
-    return ConnectionFailed("The server's stream of change notifications was lost.", remedy="Subscribe again.")
+    return ConnectionFailed(
+        "The server's stream of change notifications was lost.", remedy="Subscribe again."
+    )
 
 
 async def _end(*tasks: asyncio.Task[None] | None) -> None:

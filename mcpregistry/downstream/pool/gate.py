@@ -33,13 +33,16 @@ class Gate:
         if self.enter_now():
             return
         if len(self._queue) >= self._limit * QUEUE_PER_PLACE:
-            raise Busy("Too many calls are waiting for this server.", remedy="Try again in a moment.")
+            raise Busy(
+                "Too many calls are waiting for this server.", remedy="Try again in a moment."
+            )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:
             await turn  # the one who leaves hands its place over, so ``inside`` stays as it is
         except asyncio.CancelledError:
-            # Cancelled in the moment in which the place was handed over: it is ours already, so pass it on.
+            # Cancelled in the moment in which the place was handed over: it is ours already, so
+            # pass it on.
             if turn.done() and not turn.cancelled():
                 self.leave()
             else:

@@ -1,7 +1,9 @@
-"""Which handshake opens a server: the one that worked last time first. A local server that refuses it is started again with the other.
+"""Which handshake opens a server: the one that worked last time first. A local server that refuses
+it is started again with the other.
 
-Some local servers end, or fall silent for good, at any message before ``initialize``. Others ignore ``server/discover``, and
-the wait for its answer costs ten seconds. So the handshake that worked is remembered.
+Some local servers end, or fall silent for good, at any message before ``initialize``. Others ignore
+``server/discover``, and the wait for its answer costs ten seconds. So the handshake that worked is
+remembered.
 """
 
 from __future__ import annotations
@@ -31,20 +33,25 @@ def first_mode(target: Target) -> str:
 
 
 def can_start_again(target: Target) -> bool:
-    """Whether a failed handshake may be tried again with the other one: its process is ours to start."""
+    """Whether a failed handshake may be tried again with the other one: its process is ours to
+    start."""
     return target.transport == "stdio" and target.protocol == "auto"
 
 
 def is_refusal(error: BaseException, broken: DownstreamError | None) -> bool:
-    """Whether the server itself ended or refused this handshake. ``broken``: why its channel was lost."""
+    """Whether the server itself ended or refused this handshake. ``broken``: why its channel was
+    lost."""
     if broken is not None and not isinstance(broken, Closed):
         return isinstance(broken, ConnectionFailed) and not isinstance(broken, EndedUnread)
-    return any(isinstance(leaf, MCPError) and leaf.code != REQUEST_TIMEOUT for leaf in leaves_of(error))
+    return any(
+        isinstance(leaf, MCPError) and leaf.code != REQUEST_TIMEOUT for leaf in leaves_of(error)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """What a server spoke, or what is tried next. ``record``: its revision and the era on record when it was noted."""
+    """What a server spoke, or what is tried next. ``record``: its revision and the era on record
+    when it was noted."""
 
     record: tuple[int, str]
     era: str
@@ -52,15 +59,20 @@ class _Noted:
 
 
 class RememberedEras:
-    """The targets of a pool, which know what each server spoke when this process last connected to it.
+    """The targets of a pool, which know what each server spoke when this process last connected to
+    it.
 
-    This bridges the time until the server's record says so. A record that changes, or ``REMEMBERED_FOR``, ends it.
+    This bridges the time until the server's record says so. A record that changes, or
+    ``REMEMBERED_FOR``, ends it.
     """
 
     def __init__(
-        self, targets: Callable[[int], Awaitable[Target]], clock: Callable[[], float] = time.monotonic
+        self,
+        targets: Callable[[int], Awaitable[Target]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._targets, self._clock = targets, clock
+        self._targets = targets
+        self._clock = clock
         self._recorded: dict[int, tuple[int, str]] = {}
         self._noted: dict[int, _Noted] = {}
 

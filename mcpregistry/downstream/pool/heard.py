@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from mcp_types import ElicitCompleteNotification, LoggingMessageNotification, ResourceUpdatedNotification
+from mcp_types import (
+    ElicitCompleteNotification,
+    LoggingMessageNotification,
+    ResourceUpdatedNotification,
+)
 
 from mcpregistry.downstream.pool.completions import Completions
 from mcpregistry.downstream.pool.loglines import LogLines
 from mcpregistry.downstream.pool.watching import Watched
 
-UPDATED, COMPLETE = "notifications/resources/updated", "notifications/elicitation/complete"
+UPDATED = "notifications/resources/updated"
+COMPLETE = "notifications/elicitation/complete"
 
 
 class Notices:
-    """Notifications of a server of the older era, on one connection. A modern server sends neither of them outside of a stream
-    of its own, so ``watched`` is None for it.
+    """Notifications of a server of the older era, on one connection. A modern server sends neither
+    of them outside of a stream of its own, so ``watched`` is None for it.
     """
 
     def __init__(self, logs: LogLines, completions: Completions) -> None:
-        self._logs, self._completions = logs, completions
+        self._logs = logs
+        self._completions = completions
         self.watched: Watched | None = None
 
     def hear(self, method: str, params: object) -> bool:

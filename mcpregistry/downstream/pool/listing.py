@@ -1,4 +1,5 @@
-"""Read a server's whole lists of tools and prompts, page by page, and what calls to them need besides a body."""
+"""Read a server's whole lists of tools and prompts, page by page, and what calls to them need
+besides a body."""
 
 from __future__ import annotations
 
@@ -24,9 +25,14 @@ from mcpregistry.domain.shown_definitions import WITH_CHANGES, list_changes
 from mcpregistry.downstream.limits import check_others, check_tools, limit_bytes
 from mcpregistry.downstream.pool.discovery import Discovery
 
-CHANGES = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
+CHANGES = (
+    ToolListChangedNotification,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+)
 MAX_PAGES = 200
-# The share of its time to connect in which a server must have listed its prompts and resources. If it has not, its tools are used without them.
+# The share of its time to connect in which a server must have listed its prompts and resources. If
+# it has not, its tools are used without them.
 OTHERS_SHARE = 0.25
 
 Unusable = Callable[[Mapping[str, Any]], str]
@@ -44,7 +50,8 @@ def described(instructions: object, server_info: object, capabilities: object) -
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a server lists: raw definitions, how many more there were than are taken, and why the list may not be whole."""
+    """What a server lists: raw definitions, how many more there were than are taken, and why the
+    list may not be whole."""
 
     items: list[Any]
     beyond: int = 0
@@ -52,7 +59,8 @@ class Listed:
 
 
 async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unusable) -> Discovery:
-    """What a server lists of every kind that it says it has, beside what else is known of it. Raises DownstreamError."""
+    """What a server lists of every kind that it says it has, beside what else is known of it.
+    Raises DownstreamError."""
     started = time.monotonic()
     listed = await _all(ask, before, TOOL, limits)
     tools, problems = check_tools(listed.items, listed.beyond, limits, unusable)
@@ -69,9 +77,14 @@ async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unu
     kept, more = limit_bytes({TOOL: tools, **others}, before.instructions, limits)
     changes = await asyncio.to_thread(_describe_changes, dict(kept))  # it looks at every definition
     return replace(
-        before, tools=kept.pop(TOOL), problems=(*problems, *more), changes=changes, timings=timings, others=kept,
+        before,
+        tools=kept.pop(TOOL),
+        problems=(*problems, *more),
+        changes=changes,
+        timings=timings,
+        others=kept,
         read_at=time.time(),
-    )  # fmt: skip
+    )
 
 
 def _describe_changes(kept: Mapping[str, Iterable[dict[str, Any]]]) -> tuple[str, ...]:
@@ -81,7 +94,9 @@ def _describe_changes(kept: Mapping[str, Iterable[dict[str, Any]]]) -> tuple[str
         for item in items:
             if changes := list_changes(kind, item):
                 name = item[KINDS[kind].identity]
-                sentences.append(f"{kind.capitalize()} {name} is {WITH_CHANGES}: {'; '.join(changes)}.")
+                sentences.append(
+                    f"{kind.capitalize()} {name} is {WITH_CHANGES}: {'; '.join(changes)}."
+                )
     return tuple(sentences)
 
 
@@ -102,18 +117,24 @@ async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed
     what = KINDS[kind]
     if what.capability not in before.capabilities:
         return Listed([])
-    return await list_pages(ask, most=limits.max_tools, what=what.listed, method=what.list_method, key=what.identity)
+    return await list_pages(
+        ask, most=limits.max_tools, what=what.listed, method=what.list_method, key=what.identity
+    )
 
 
-async def list_pages(ask: Ask, *, most: int, what: str = "tools", method: str = "", key: str = "name") -> Listed:
+async def list_pages(
+    ask: Ask, *, most: int, what: str = "tools", method: str = "", key: str = "name"
+) -> Listed:
     """All listed tools (or prompts, resources), raw. Raises DownstreamError.
 
-    Of more than ``most`` the first by name, whatever order the server tells them in, so that the same ones are taken every time;
-    never more than that and one page are held. A cursor that comes again, or a page that is the one before, ends the list.
+    Of more than ``most`` the first by name, whatever order the server tells them in, so that the
+    same ones are taken every time; never more than that and one page are held. A cursor that comes
+    again, or a page that is the one before, ends the list.
     """
     listed: list[Any] = []
     page: list[Any] = []
-    beyond, cursors = 0, set[str]()
+    beyond = 0
+    cursors = set[str]()
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         answer = await _page(ask, what, method or f"{what}/list", cursor)
@@ -154,11 +175,14 @@ async def _page(ask: Ask, what: str, method: str, cursor: str | None) -> dict[st
 
 def header_maps(tools: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
     """Which arguments a modern HTTP server wants mirrored as ``Mcp-Param-*`` headers, by tool."""
-    return {tool["name"]: found for tool in tools if (found := x_mcp_header_map(tool["inputSchema"]))}
+    return {
+        tool["name"]: found for tool in tools if (found := x_mcp_header_map(tool["inputSchema"]))
+    }
 
 
 def task_only(tool: Mapping[str, Any]) -> str:
-    """Why a tool cannot be run here, if its server runs it as a task of MCP 2025-11-25 only; else empty."""
+    """Why a tool cannot be run here, if its server runs it as a task of MCP 2025-11-25 only; else
+    empty."""
     execution = tool.get("execution")
     if not isinstance(execution, dict) or execution.get("taskSupport") != "required":
         return ""
@@ -166,6 +190,7 @@ def task_only(tool: Mapping[str, Any]) -> str:
 
 
 def bad_header(tool: Mapping[str, Any]) -> str:
-    """Why a tool must not be used over HTTP (MCP 2026-07-28, transports, "Custom Headers"); else empty."""
+    """Why a tool must not be used over HTTP (MCP 2026-07-28, transports, "Custom Headers"); else
+    empty."""
     reason = find_invalid_x_mcp_header(tool["inputSchema"])
     return f"Tool {tool['name']} has an invalid x-mcp-header: {reason[:300]}." if reason else ""

@@ -1,9 +1,11 @@
-"""What one server says in log lines: whose each is, without its secrets, and never so many that calls suffer.
+"""What one server says in log lines: whose each is, without its secrets, and never so many that
+calls suffer.
 
-A line that comes in a call's own stream (HTTP) is that call's. On a wire that all calls share it is that of the only
-request that is out, if all calls on the connection were made by one host. If that host has several calls out, the line is
-sent with the newest; if it has none out, outside of its calls. Otherwise it may belong to another call, also to
-one that has ended, and only the operator sees it.
+A line that comes in a call's own stream (HTTP) is that call's. On a wire that all calls share it is
+that of the only request that is out, if all calls on the connection were made by one host. If that
+host has several calls out, the line is sent with the newest; if it has none out, outside of its
+calls. Otherwise it may belong to another call, also to one that has ended, and only the operator
+sees it.
 """
 
 from __future__ import annotations
@@ -24,31 +26,43 @@ from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery
 
-OnLog = Callable[[Mapping[str, Any]], None]  # a line, see ``line_of``; on the event loop, must not block
+# a line, see ``line_of``; on the event loop, must not block
+OnLog = Callable[[Mapping[str, Any]], None]
 
-BURST, PER_SECOND = 200, 50  # lines of one server that are looked at
-KEPT, TELL_SECONDS = 100, 2.0  # lines that the operator sees, and how often they are told
+# lines of one server that are looked at
+BURST = 200
+PER_SECOND = 50
+# lines that the operator sees, and how often they are told
+KEPT = 100
+TELL_SECONDS = 2.0
 _SET_SECONDS = 2.0  # for an older server to take a level, while a call waits
-_ASKED_FOR = 600.0  # seconds that an older server speaks at a level after the last call that asked for it
+# seconds that an older server speaks at a level after the last call that asked for it
+_ASKED_FOR = 600.0
 
 
 class Ask(Protocol):
     """Sends one request that is no call: ``Connection.ask``."""
 
-    async def __call__(self, method: str, params: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+    async def __call__(
+        self, method: str, params: dict[str, Any], timeout: float | None = None
+    ) -> dict[str, Any]:
         """The raw result. Raises DownstreamError."""
 
 
 class LogLines:
     """The lines of one connection. ``tell`` takes the newest of them as text for the operator."""
 
-    def __init__(self, redactor: Redactor, callers: Callers | None = None, server: str = "") -> None:
-        self._redactor, self._server = redactor, server
+    def __init__(
+        self, redactor: Redactor, callers: Callers | None = None, server: str = ""
+    ) -> None:
+        self._redactor = redactor
+        self._server = server
         self._callers = callers or Callers()
         self.tell: Callable[[str], None] | None = None
         self._out: list[OnLog | None] = []  # of each request that is out who hears of it
         self._recent: deque[str] = deque(maxlen=KEPT)
-        self._left, self._at = float(BURST), time.monotonic()
+        self._left = float(BURST)
+        self._at = time.monotonic()
         self._dropped = 0
         self._telling: asyncio.TimerHandle | None = None
         self._asked: dict[str, float] = {}  # by level, when a call last asked for it
@@ -63,7 +77,8 @@ class LogLines:
         self._out.remove(on_log)
 
     def hear(self, params: object, own: OnLog | None = None) -> None:
-        """One notification; ``own``: it came in this call's own stream. Never raises, costs little beyond the rate."""
+        """One notification; ``own``: it came in this call's own stream. Never raises, costs little
+        beyond the rate."""
         if not self._take():
             self._dropped += 1
             return
@@ -108,8 +123,9 @@ class LogLines:
         return True
 
     async def asked_for(self, wanted: str, server: Discovery | None, ask: Ask) -> dict[str, Any]:
-        """Before a call whose host wants this level: what its ``_meta`` says of it to a modern server. One of the older era
-        is told the lowest level that calls have wanted lately. Never raises.
+        """Before a call whose host wants this level: what its ``_meta`` says of it to a modern
+        server. One of the older era is told the lowest level that calls have wanted lately. Never
+        raises.
         """
         if server is None or LOGGING not in server.features:
             return {}

@@ -1,4 +1,5 @@
-"""What one connected server offers: its lists read, read again when it says that they changed, and their hashes."""
+"""What one connected server offers: its lists read, read again when it says that they changed, and
+their hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LISTEN_STABLE_SECONDS = 30.0
 
 
 class Offers:
-    """The lists of a connection, which asks for them with ``ask``. ``discovery`` is None until it has greeted."""
+    """The lists of a connection, which asks for them with ``ask``. ``discovery`` is None until it
+    has greeted."""
 
     def __init__(
         self,
@@ -49,12 +51,14 @@ class Offers:
         self._dirty = asyncio.Event()
 
     async def begin(self, greeted: Discovery) -> None:
-        """Read for the first time, after the handshake has said the rest. Raises DownstreamError."""
+        """Read for the first time, after the handshake has said the rest. Raises
+        DownstreamError."""
         self.discovery = greeted
         self._told = await self.read()
 
     async def read(self) -> Discovery:
-        """Read all pages again, or share a reading that others have asked for. Raises DownstreamError."""
+        """Read all pages again, or share a reading that others have asked for. Raises
+        DownstreamError."""
         await self._reading()
         assert self.discovery is not None
         return self.discovery
@@ -65,9 +69,13 @@ class Offers:
 
     async def _read_now(self) -> None:
         assert self.discovery is not None
-        self.discovery = await read_offers(self._ask, self.discovery, self._target.limits, self._unusable)
+        self.discovery = await read_offers(
+            self._ask, self.discovery, self._target.limits, self._unusable
+        )
         self.header_maps = (
-            header_maps(self.discovery.tools) if self._modern and self._target.transport == "http" else {}
+            header_maps(self.discovery.tools)
+            if self._modern and self._target.transport == "http"
+            else {}
         )
         self._hashes = {}
 
@@ -79,11 +87,21 @@ class Offers:
             self._on_changed(found)
 
     def says(self, name: str, kind: str = TOOL) -> str:
-        """Hash of what the server said last about this tool or prompt; empty when it does not list it."""
+        """Hash of what the server said last about this tool or prompt; empty when it does not list
+        it."""
         if (kind, name) not in self._hashes:
             assert self.discovery is not None
-            found = next((each for each in self.discovery.of_kind(kind) if each[KINDS[kind].identity] == name), None)
-            self._hashes[kind, name] = definition_hash(found, self.discovery.instructions, kind) if found else ""
+            found = next(
+                (
+                    each
+                    for each in self.discovery.of_kind(kind)
+                    if each[KINDS[kind].identity] == name
+                ),
+                None,
+            )
+            self._hashes[kind, name] = (
+                definition_hash(found, self.discovery.instructions, kind) if found else ""
+            )
         return self._hashes[kind, name]
 
     def _unusable(self, tool: Mapping[str, Any]) -> str:
@@ -108,14 +126,17 @@ class Offers:
             try:
                 tools, prompts, resources = (tells[kind] for kind in (TOOL, PROMPT, RESOURCE))
                 streams = client.listen(
-                    tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
+                    tools_list_changed=tools,
+                    prompts_list_changed=prompts,
+                    resources_list_changed=resources,
                 )
                 async with streams as changes:
                     async for _ in changes:
                         self._dirty.set()
             except (SubscriptionLost, MCPError, TimeoutError):
                 log.debug("change_stream_lost", server_id=self._target.server_id)
-            if time.monotonic() - started >= LISTEN_STABLE_SECONDS:  # accepted and dropped at once is no success
+            # accepted and dropped at once is no success
+            if time.monotonic() - started >= LISTEN_STABLE_SECONDS:
                 delay = LISTEN_RETRY_FIRST
             await anyio.sleep(delay)
             delay = min(delay * 2, LISTEN_RETRY_MOST)

@@ -5,8 +5,8 @@ Invariants:
 * A call waits at most in its own server's bounded queue; beyond it the answer is Busy at once.
 * A server that is down answers at once with the reason until its next try is due (the breaker).
 * A call is sent again only if nothing of it was sent, and then once; after it was sent only where
-  the operator chose ``resend="always"`` for the server and marked the tool idempotent, and then only
-  if the connection broke.
+  the operator chose ``resend="always"`` for the server and marked the tool idempotent, and then
+  only if the connection broke.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mcpregistry.domain.errors import (
     SlipsnisseError,
     StaleRevision,
     ToolRefused,
-)  # fmt: skip
+)
 from mcpregistry.domain.kinds import RESOURCE, TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import State
@@ -41,7 +41,14 @@ from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from mcpregistry.downstream.pool.loglines import OnLog
-from mcpregistry.downstream.pool.requests import asked, check_said, entered, may_resend, opened, shown
+from mcpregistry.downstream.pool.requests import (
+    asked,
+    check_said,
+    entered,
+    may_resend,
+    opened,
+    shown,
+)
 from mcpregistry.downstream.pool.room import crowds_of, make_room
 from mcpregistry.downstream.pool.routes import Routes
 from mcpregistry.downstream.pool.sessions import OnEvent, OnSessionOver, Sessions
@@ -60,14 +67,19 @@ class Pool:
     """The downstream connections of one event loop; every method belongs to that loop.
 
     ``targets`` gives the current target of a server (a SlipsnisseError says why there is none);
-    ``on_event`` takes facts, must not block and must not raise. At most ``most`` connections live at once.
-    ``on_session_over`` hears that a session's own connection has closed. ``sessions`` has these connections.
+    ``on_event`` takes facts, must not block and must not raise. At most ``most`` connections live
+    at once. ``on_session_over`` hears that a session's own connection has closed. ``sessions`` has
+    these connections.
     """
 
     def __init__(
-        self, targets: Callable[[int], Awaitable[Target]], on_event: Callable[[ConnectionEvent], None], *,
-        most: int = MOST, on_session_over: OnSessionOver = lambda server_id, session, is_lost: None,
-    ) -> None:  # fmt: skip
+        self,
+        targets: Callable[[int], Awaitable[Target]],
+        on_event: Callable[[ConnectionEvent], None],
+        *,
+        most: int = MOST,
+        on_session_over: OnSessionOver = lambda server_id, session, is_lost: None,
+    ) -> None:
         self._most = most
         self._targets = RememberedEras(targets)
         self._on_event = on_event
@@ -79,12 +91,15 @@ class Pool:
         self.watches = Watches(self.hold_for)
 
     async def hold_for(self, watched: Watched) -> None:
-        """Connect for what is watched, and return when that connection has closed. Raises DownstreamError."""
+        """Connect for what is watched, and return when that connection has closed. Raises
+        DownstreamError."""
         opener = watched.opener
         slot = self._slot_at(watched.server_id, None, watched.session, opener.host, opener.asks)
         await self._loaded(slot)
         if slot.session:
-            slot = await self._routes.choose(slot, opener.host, (RESOURCE, ""), None, None, caller=opener.caller)
+            slot = await self._routes.choose(
+                slot, opener.host, (RESOURCE, ""), None, None, caller=opener.caller
+            )
         try:
             await opened(slot, opener.caller, opener.host)
         finally:
@@ -97,28 +112,44 @@ class Pool:
         return await slot.connected()
 
     async def call(
-        self, server_id: int, name: str, arguments_json: bytes, *,
-        meta: dict[str, Any] | None = None, timeout: float | None = None, max_result_bytes: int | None = None,
-        on_progress: ProgressCallback | None = None, on_sent: Callable[[], None] | None = None,
-        on_log: OnLog | None = None, idempotent: bool = False, revision: int | None = None,
-        definition: str | None = None, by: tuple[str, str] | None = None, kind: str = TOOL,
-        host: Forwarding = NOTHING, session: str = EVERYBODY,
-        asks: frozenset[str] | None = None, caller: str = "",
-    ) -> dict[str, Any]:  # fmt: skip
-        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but for our secrets.
-        ``timeout`` in seconds spans queueing, connecting and the answer (None: the server's own;
-        0: none). Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError
-        whose ``sent`` says whether the call may have taken effect. With ``revision`` it goes to
-        the server as it was configured then, or nowhere; with ``definition`` (a hash) only while
-        the server says exactly that of the tool or prompt, or of what ``by`` (kind, name) grants it. ``session`` is whose
-        connection it uses, ``asks`` what its host can be asked in other calls, ``caller`` the host's session in any case.
+        self,
+        server_id: int,
+        name: str,
+        arguments_json: bytes,
+        *,
+        meta: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        max_result_bytes: int | None = None,
+        on_progress: ProgressCallback | None = None,
+        on_sent: Callable[[], None] | None = None,
+        on_log: OnLog | None = None,
+        idempotent: bool = False,
+        revision: int | None = None,
+        definition: str | None = None,
+        by: tuple[str, str] | None = None,
+        kind: str = TOOL,
+        host: Forwarding = NOTHING,
+        session: str = EVERYBODY,
+        asks: frozenset[str] | None = None,
+        caller: str = "",
+    ) -> dict[str, Any]:
+        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but
+        for our secrets. ``timeout`` in seconds spans queueing, connecting and the answer (None: the
+        server's own; 0: none). Cancelling the awaiting task tells the server. Raises Busy, or
+        DownstreamError whose ``sent`` says whether the call may have taken effect. With
+        ``revision`` it goes to the server as it was configured then, or nowhere; with
+        ``definition`` (a hash) only while the server says exactly that of the tool or prompt, or of
+        what ``by`` (kind, name) grants it. ``session`` is whose connection it uses, ``asks`` what
+        its host can be asked in other calls, ``caller`` the host's session in any case.
         """
         arguments = parse_arguments(arguments_json)
         slot = self._slot_at(server_id, revision, session, host, asks)
         target = slot.target or await self._loaded(slot)
         limit = target.limits.request_timeout if timeout is None else timeout
-        deadline, key = time.monotonic() + limit if limit else None, by or (kind, name)
-        for last in (False, True):  # again only if nothing was sent, or the operator vouches for repeating
+        deadline = time.monotonic() + limit if limit else None
+        key = by or (kind, name)
+        # again only if nothing was sent, or the operator vouches for repeating
+        for last in (False, True):
             if last:
                 await self._loaded(slot := self._slot_at(server_id, revision, session, host, asks))
             slot = await self._routes.choose(slot, host, key, definition, deadline, caller=caller)
@@ -126,10 +157,18 @@ class Pool:
             try:
                 await check_said(connection, revision, *key, definition)
                 result = await connection.call(
-                    name, arguments, meta=meta, timeout=seconds_left(deadline), max_result_bytes=max_result_bytes,
-                    on_progress=redact.progress_without_secrets(on_progress, connection.redactor), on_sent=on_sent,
-                    host=self._routes.following(slot, host, key), kind=kind, on_log=on_log, caller=caller,
-                )  # fmt: skip
+                    name,
+                    arguments,
+                    meta=meta,
+                    timeout=seconds_left(deadline),
+                    max_result_bytes=max_result_bytes,
+                    on_progress=redact.progress_without_secrets(on_progress, connection.redactor),
+                    on_sent=on_sent,
+                    host=self._routes.following(slot, host, key),
+                    kind=kind,
+                    on_log=on_log,
+                    caller=caller,
+                )
             except ToolRefused as error:
                 error = self._routes.note_refusal(slot, connection, host, key, error)
                 refusal, found = redact.refusal_without_secrets(error, connection.redactor)
@@ -155,24 +194,41 @@ class Pool:
         raise AssertionError("unreachable")
 
     async def task(
-        self, server_id: int, method: str, task_id: str, params: Mapping[str, Any], *, host: Forwarding = NOTHING
+        self,
+        server_id: int,
+        method: str,
+        task_id: str,
+        params: Mapping[str, Any],
+        *,
+        host: Forwarding = NOTHING,
     ) -> dict[str, Any]:
-        """One ``tasks/*`` request about a task that this server made. Raises Busy or DownstreamError."""
+        """One ``tasks/*`` request about a task that this server made. Raises Busy or
+        DownstreamError."""
         slot = self._slot(server_id)
         target = slot.target or await slot.load()
 
         async def request(connection: Connection, deadline: float) -> dict[str, Any]:
-            return await connection.task(method, task_id, params, timeout=seconds_left(deadline), host=host)
+            return await connection.task(
+                method, task_id, params, timeout=seconds_left(deadline), host=host
+            )
 
         return await asked(slot, method, target.limits.request_timeout or _TASK_SECONDS, request)
 
     async def ask(
-        self, server_id: int, method: str, params: dict[str, Any], *, about: tuple[str, str, str], revision: int,
+        self,
+        server_id: int,
+        method: str,
+        params: dict[str, Any],
+        *,
+        about: tuple[str, str, str],
+        revision: int,
         seconds: float,
-    ) -> dict[str, Any]:  # fmt: skip
-        """One small request about what was approved: ``about`` is its kind, its name and its definition's hash.
+    ) -> dict[str, Any]:
+        """One small request about what was approved: ``about`` is its kind, its name and its
+        definition's hash.
 
-        It takes a place as a call does, is never sent twice, and is over in ``seconds``. Raises Busy or DownstreamError.
+        It takes a place as a call does, is never sent twice, and is over in ``seconds``. Raises
+        Busy or DownstreamError.
         """
         kind, name, definition = about
         slot = self._slot_at(server_id, revision, EVERYBODY, NOTHING)
@@ -185,8 +241,9 @@ class Pool:
         return await asked(slot, name, seconds, request)
 
     def asks_in_answers(self, server_id: int, key: tuple[str, str]) -> bool:
-        """Whether this tool (kind and name) asks in its answer and never while a call waits: the shared connection is of the
-        modern era, and the tool needs no other. False before it is connected."""
+        """Whether this tool (kind and name) asks in its answer and never while a call waits: the
+        shared connection is of the modern era, and the tool needs no other. False before it is
+        connected."""
         slot = self._slots.get(server_id)
         connection = slot.connection if slot is not None else None
         if connection is None or not connection.usable or connection.era != "modern":
@@ -194,7 +251,8 @@ class Pool:
         return not self._routes.asks_by_request(server_id, key)
 
     def hold(self, server_id: int) -> Callable[[], None]:
-        """Keep the server's connection open, however idle, until the returned function is called."""
+        """Keep the server's connection open, however idle, until the returned function is
+        called."""
         slot = self._slots.get(server_id)
         connection = slot.connection if slot is not None else None
         if connection is None:
@@ -211,7 +269,8 @@ class Pool:
         return await (await self._connected(server_id)).offers.read()
 
     async def ping(self, server_id: int) -> float:
-        """Milliseconds that the server takes to answer a probe of its era. Raises DownstreamError."""
+        """Milliseconds that the server takes to answer a probe of its era. Raises
+        DownstreamError."""
         connection = await self._connected(server_id)
         started = time.monotonic()
         await connection.ping()
@@ -220,7 +279,8 @@ class Pool:
     # -- management ---------------------------------------------------------------------------
 
     async def connect(self, server_id: int, *, by_hand: bool = True) -> None:
-        """Connect now; ``by_hand``: whatever the breaker says, and if only people connect it. Raises DownstreamError."""
+        """Connect now; ``by_hand``: whatever the breaker says, and if only people connect it.
+        Raises DownstreamError."""
         slot = self._slot(server_id)
         await slot.load()
         await slot.connected(by_hand=by_hand)
@@ -233,13 +293,15 @@ class Pool:
         await asyncio.gather(*(slot.stop() for slot in gone))
 
     def end_session(self, session: str) -> None:
-        """A host's or a run's session has ended (its name, unique in the site): what it had of its own closes by and by."""
+        """A host's or a run's session has ended (its name, unique in the site): what it had of its
+        own closes by and by."""
         self.watches.end_session(session)
         for slot in self.sessions.take_session(session):
             self._spawn(slot.stop())
 
     def tell_roots_changed(self, caller: str) -> None:
-        """The folders of the host with this session have changed: tell the servers whose connection is its alone."""
+        """The folders of the host with this session have changed: tell the servers whose connection
+        is its alone."""
         for slot in self._all_slots():
             if slot.connection is not None:
                 self._spawn(slot.connection.tell_roots_changed(caller))
@@ -250,12 +312,15 @@ class Pool:
         await self.connect(server_id)
 
     def reconfigure(self, revisions: Mapping[int, int]) -> None:
-        """Retire the connections of servers that changed or are gone; calls in flight may end first."""
+        """Retire the connections of servers that changed or are gone; calls in flight may end
+        first."""
         for slot in self._all_slots():
             server_id = slot.server_id
             if slot.target is None or revisions.get(server_id) == slot.target.revision:
                 continue
-            was_eager = not slot.session and server_id in revisions and slot.target.connect == "eager"
+            was_eager = (
+                not slot.session and server_id in revisions and slot.target.connect == "eager"
+            )
             self._retire(slot, again=was_eager)
 
     def _retire(self, slot: Slot, *, again: bool) -> None:
@@ -278,12 +343,14 @@ class Pool:
         found = {server_id: slot.describe() for server_id, slot in self._slots.items()}
         for server_id in self.sessions.servers():
             one = found.get(server_id) or self.sessions.of_server(server_id)[0].describe()
-            state, count = self.sessions.state(server_id), self.sessions.count(server_id)
+            state = self.sessions.state(server_id)
+            count = self.sessions.count(server_id)
             found[server_id] = replace(one, state=state, sessions=count)
         return found
 
     def stderr_tail(self, server_id: int) -> str:
-        """The end of a local server's log, without secrets; empty for a server that is not in the pool."""
+        """The end of a local server's log, without secrets; empty for a server that is not in the
+        pool."""
         slot = self._slots.get(server_id)
         if slot is None:
             return ""
@@ -304,21 +371,28 @@ class Pool:
 
     def _slot(self, server_id: int, session: str = EVERYBODY) -> Slot:
         if self._closed:
-            raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
+            raise ConnectionFailed(
+                "This process is shutting down.", remedy="Try again in a moment."
+            )
         if session:
             return self.sessions.slot(server_id, session)
         slot = self._slots.get(server_id)
         if slot is None:
             slot = Slot(
-                server_id, self._targets, self._heard, self._make_room, self.watches.of(server_id),
+                server_id,
+                self._targets,
+                self._heard,
+                self._make_room,
+                self.watches.of(server_id),
                 note=self._targets.note,
-            )  # fmt: skip
+            )
             self._slots[server_id] = slot
         return slot
 
     async def _loaded(self, slot: Slot) -> Target:
         """The slot's target. Raises DownstreamError, or what says why there is none."""
-        slot.expected += 1  # another call that fails meanwhile must not have this one's slot forgotten
+        # another call that fails meanwhile must not have this one's slot forgotten
+        slot.expected += 1
         try:
             target = await slot.load()
         except BaseException:
@@ -328,7 +402,9 @@ class Pool:
         slot.expected -= 1
         return target
 
-    async def _entered(self, slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
+    async def _entered(
+        self, slot: Slot, deadline: float | None, caller: str, host: Forwarding
+    ) -> Connection:
         try:
             return await entered(slot, deadline, caller, host)
         except BaseException:
@@ -344,22 +420,31 @@ class Pool:
             self.sessions.tidy(slot)
 
     def _slot_at(
-        self, server_id: int, revision: int | None, session: str, host: Forwarding, asks: frozenset[str] | None = None
+        self,
+        server_id: int,
+        revision: int | None,
+        session: str,
+        host: Forwarding,
+        asks: frozenset[str] | None = None,
     ) -> Slot:
-        """The server's slot; one older than ``revision`` is retired here if nobody has done it yet."""
+        """The server's slot; one older than ``revision`` is retired here if nobody has done it
+        yet."""
         slot = self._slot(server_id, session)
         if revision is not None and slot.target is not None and slot.target.revision < revision:
             self._retire(slot, again=False)
             slot = self._slot(server_id, session)
-        if session and not slot.alive:  # what a server is told of its host is told once, when it is connected to
-            slot.bears, slot.apps = host.questions if asks is None else asks, host.apps
+        # what a server is told of its host is told once, when it is connected to
+        if session and not slot.alive:
+            slot.bears = host.questions if asks is None else asks
+            slot.apps = host.apps
         return slot
 
     def _put_away(self, slot: Slot, connection: Connection) -> bool:
-        """The server says something else than was approved: whether a connection that greets it anew is to be asked.
+        """The server says something else than was approved: whether a connection that greets it
+        anew is to be asked.
 
-        Instructions come with the handshake alone, so an older connection may hold what its server says no longer.
-        Not if others use it, if people connect it, or if it has only just greeted.
+        Instructions come with the handshake alone, so an older connection may hold what its server
+        says no longer. Not if others use it, if people connect it, or if it has only just greeted.
         """
         manual = slot.target is not None and slot.target.connect == "manual"
         if manual or connection.in_flight or time.monotonic() - slot.health.since < JUST_GREETED:
@@ -376,17 +461,29 @@ class Pool:
     def _all_slots(self) -> list[Slot]:
         return [*self._slots.values(), *self.sessions.all()]
 
-    def _new_session(self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]) -> Slot:
+    def _new_session(
+        self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]
+    ) -> Slot:
         return Slot(
-            server_id, self._targets, on_event, self._make_room, self.watches.of(server_id, session),
-            note=self._targets.note, session=session, on_over=on_over,
-        )  # fmt: skip
+            server_id,
+            self._targets,
+            on_event,
+            self._make_room,
+            self.watches.of(server_id, session),
+            note=self._targets.note,
+            session=session,
+            on_over=on_over,
+        )
 
     def _state(self, server_id: int) -> State | None:
         return slot.health.state if (slot := self._slots.get(server_id)) else None
 
     def _heard(self, event: ConnectionEvent) -> None:
-        self._on_event(replace(event, sessions=count) if (count := self.sessions.count(event.server_id)) else event)
+        self._on_event(
+            replace(event, sessions=count)
+            if (count := self.sessions.count(event.server_id))
+            else event
+        )
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -1,10 +1,12 @@
-"""Questions of a server of the older era, which come while its call waits: to the host that made that call, or declined.
+"""Questions of a server of the older era, which come while its call waits: to the host that made
+that call, or declined.
 
-A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly one call is out on the
-connection and all calls on it were made by one host. If that host has several calls out, it is asked during one of them.
-Otherwise the question may belong to another call, also to one that has ended, and it is declined, in words. A question for
-roots that comes outside of calls goes to the host that has the connection for itself. Only a host that has declared that it can bear such a question is asked, and while it is, the
-call's time stands still.
+A question belongs to a call if it came on that call's own stream (streamable HTTP), or if exactly
+one call is out on the connection and all calls on it were made by one host. If that host has
+several calls out, it is asked during one of them. Otherwise the question may belong to another
+call, also to one that has ended, and it is declined, in words. A question for roots that comes
+outside of calls goes to the host that has the connection for itself. Only a host that has declared
+that it can bear such a question is asked, and while it is, the call's time stands still.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from mcpregistry.domain.calls.forwarding import NOTHING, QUESTIONS, Forwarding, Unanswered, attributed, bears
+from mcpregistry.domain.calls.forwarding import (
+    NOTHING,
+    QUESTIONS,
+    Forwarding,
+    Unanswered,
+    attributed,
+    bears,
+)
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.completions import Completions
@@ -45,7 +54,8 @@ _CANNOT = "The host that made this call cannot answer this request."
 _OVER = "The call has ended."
 _MANY = "The server has asked the host too many questions during this call."
 _MOST_OUTSIDE = 20  # questions between two calls
-_MOST = 100  # questions of one call: while one is open its time stands still, so a server could go on for ever
+# questions of one call: while one is open its time stands still, so a server could go on for ever
+_MOST = 100
 
 
 def _expect_none(_: list[str]) -> None:
@@ -60,16 +70,24 @@ class CallQuestions:
     """What one call that is out may be asked. ``patience`` stops its clock meanwhile."""
 
     def __init__(
-        self, server: str, host: Forwarding, redactor: Redactor, expect: Callable[[list[str]], None] = _expect_none
+        self,
+        server: str,
+        host: Forwarding,
+        redactor: Redactor,
+        expect: Callable[[list[str]], None] = _expect_none,
     ) -> None:
         self._expect = expect
         self.patience = Patience()
-        self._server, self._host, self._redactor = server, host, redactor
+        self._server = server
+        self._host = host
+        self._redactor = redactor
         self._open: set[asyncio.Task[dict[str, Any]]] = set()
-        self._count, self._closed = 0, False
+        self._count = 0
+        self._closed = False
 
     def can_ask(self, method: str, params: Mapping[str, Any]) -> bool:
-        """Whether its host may be asked this: it has declared so, and no person has approved the call as it is."""
+        """Whether its host may be asked this: it has declared so, and no person has approved the
+        call as it is."""
         return self._host.ask is not None and bears(self._host.capabilities, method, params)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +100,8 @@ class CallQuestions:
         if isinstance(page := params.get("elicitationId"), str):
             self._expect([page])
         shown, _ = await without_secrets({"method": method, "params": dict(params)}, self._redactor)
-        if self._closed:  # it has ended since the question came: its host waits for its result, not for this
+        # it has ended since the question came: its host waits for its result, not for this
+        if self._closed:
             raise CallOverError(_OVER)
         asked = attributed(shown, self._server)
         asking = asyncio.ensure_future(self._host.ask(method, asked["params"]))
@@ -108,7 +127,8 @@ class Questions:
     """The calls that are out on one connection, and the questions that come meanwhile."""
 
     def __init__(self, server: str, redactor: Redactor, callers: Callers | None = None) -> None:
-        self._server, self._redactor = server, redactor
+        self._server = server
+        self._redactor = redactor
         self._callers = callers or Callers()
         self.completions = Completions()
         self._outside = 0  # questions since the last call
@@ -118,7 +138,8 @@ class Questions:
     @contextlib.contextmanager
     def during(self, host: Forwarding, caller: str = "") -> Iterator[CallQuestions]:
         """Around one call of this host; ``caller`` is its session."""
-        self._opener, self._outside = NOTHING, 0
+        self._opener = NOTHING
+        self._outside = 0
 
         def expect(ids: list[str]) -> None:
             self.completions.expect(ids, caller, host.channel)
@@ -144,10 +165,13 @@ class Questions:
         self._opener = host
 
     async def _ask_outside(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Many servers ask for roots as soon as they are connected. Other questions belong to calls."""
+        """Many servers ask for roots as soon as they are connected. Other questions belong to
+        calls."""
         host = self._opener if self._opener.ask is not None else self._callers.host
         self._outside += 1
-        allowed = method == "roots/list" and self._callers.exclusive and self._outside <= _MOST_OUTSIDE
+        allowed = (
+            method == "roots/list" and self._callers.exclusive and self._outside <= _MOST_OUTSIDE
+        )
         if not allowed or not bears(host.capabilities, method, params):
             raise Unanswered(_NOBODY)
         if host is self._opener and host.ask is not None:
@@ -157,9 +181,11 @@ class Questions:
         return await host.channel.ask(method, params)
 
     async def _ask_host(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the one host during its newest call. If that call ends before the host has answered, during another one.
+        """Ask the one host during its newest call. If that call ends before the host has answered,
+        during another one.
 
-        Any of its calls may be the one that asks. So all of them must be allowed to ask, and the clocks of all are stopped.
+        Any of its calls may be the one that asks. So all of them must be allowed to ask, and the
+        clocks of all are stopped.
         """
         calls = list(self._calls)
         if not all(call.can_ask(method, params) for call in calls):
@@ -173,9 +199,14 @@ class Questions:
         raise Unanswered(_OVER)
 
     def callbacks(self, kinds: frozenset[str]) -> dict[str, Any]:
-        """For the SDK's client: it declares what has a callback, and hands on what the server asks."""
+        """For the SDK's client: it declares what has a callback, and hands on what the server
+        asks."""
         found = {"elicitation": self._elicited, "sampling": self._sampled, "roots": self._rooted}
-        names = {"elicitation": "elicitation_callback", "sampling": "sampling_callback", "roots": "list_roots_callback"}
+        names = {
+            "elicitation": "elicitation_callback",
+            "sampling": "sampling_callback",
+            "roots": "list_roots_callback",
+        }
         return {names[kind]: found[kind] for kind in kinds}
 
     async def _elicited(self, _: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
@@ -197,18 +228,28 @@ class Questions:
         except Unanswered as reason:
             return ErrorData(code=DECLINED, message=str(reason))
         except ValueError:
-            return ErrorData(code=DECLINED, message="The host's answer does not match the question.")
+            return ErrorData(
+                code=DECLINED, message="The host's answer does not match the question."
+            )
 
 
 async def reply_to(message: Mapping[str, Any], call: CallQuestions | None) -> dict[str, Any]:
-    """The JSON-RPC answer to what a server asks on the stream of ``call``. A ping is answered by ourselves."""
+    """The JSON-RPC answer to what a server asks on the stream of ``call``. A ping is answered by
+    ourselves."""
     head = {"jsonrpc": "2.0", "id": message["id"]}
-    method, params = message["method"], message.get("params")
+    method = message["method"]
+    params = message.get("params")
     if method == "ping":
         return {**head, "result": {}}
     if method not in QUESTIONS or call is None:
-        return {**head, "error": {"code": -32601, "message": "This client does not support the method."}}
+        return {
+            **head,
+            "error": {"code": -32601, "message": "This client does not support the method."},
+        }
     try:
-        return {**head, "result": await call.answer(method, params if isinstance(params, dict) else {})}
+        return {
+            **head,
+            "result": await call.answer(method, params if isinstance(params, dict) else {}),
+        }
     except Unanswered as reason:
         return {**head, "error": {"code": DECLINED, "message": str(reason)}}

@@ -1,7 +1,8 @@
-"""What a server says about a call, with the secrets removed that we gave it to start or to reach it.
+"""What a server says about a call, with the secrets removed that we gave it to start or to reach
+it.
 
-Looked through before anybody else sees it: the host, the record, a run. Servers that were given no secret cost nothing;
-a large answer is looked through in a thread, so that it holds up nobody.
+Looked through before anybody else sees it: the host, the record, a run. Servers that were given no
+secret cost nothing; a large answer is looked through in a thread, so that it holds up nobody.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ LARGE = 64 * 1024  # characters
 
 
 async def without_secrets(result: dict[str, Any], redactor: Redactor) -> tuple[dict[str, Any], int]:
-    """The result, and how many secrets were replaced in it; the very same object when there are none."""
+    """The result, and how many secrets were replaced in it; the very same object when there are
+    none."""
     if not redactor:
         return result, 0
     if characters(result) <= LARGE:
@@ -40,7 +42,9 @@ def failure_without_secrets(error: DownstreamError, redactor: Redactor) -> None:
     error.message = redactor.text(error.message)
 
 
-def progress_without_secrets(on_progress: ProgressCallback | None, redactor: Redactor) -> ProgressCallback | None:
+def progress_without_secrets(
+    on_progress: ProgressCallback | None, redactor: Redactor
+) -> ProgressCallback | None:
     """A progress callback that passes messages on without secrets; None stays None."""
     if on_progress is None or not redactor:
         return on_progress

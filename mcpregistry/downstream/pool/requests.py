@@ -1,4 +1,5 @@
-"""What requests through a slot have in common: a place, the checks before, and what others may see of the answer."""
+"""What requests through a slot have in common: a place, the checks before, and what others may see
+of the answer."""
 
 from __future__ import annotations
 
@@ -15,15 +16,20 @@ from mcpregistry.domain.errors import (
     StaleRevision,
     TimedOut,
     ToolRefused,
-)  # fmt: skip
+)
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.pool.connection import Connection
-from mcpregistry.downstream.pool.redact import failure_without_secrets, refusal_without_secrets, without_secrets
+from mcpregistry.downstream.pool.redact import (
+    failure_without_secrets,
+    refusal_without_secrets,
+    without_secrets,
+)
 from mcpregistry.downstream.pool.slot import Slot
 
 
 async def entered(slot: Slot, deadline: float | None, caller: str, host: Forwarding) -> Connection:
-    """Return the connection for a call of this host, with a place on it. A failure is also shown to operators."""
+    """Return the connection for a call of this host, with a place on it. A failure is also shown to
+    operators."""
     try:
         with opening(slot, caller, host):
             return await slot.enter(deadline)
@@ -34,7 +40,8 @@ async def entered(slot: Slot, deadline: float | None, caller: str, host: Forward
 
 @contextlib.contextmanager
 def opening(slot: Slot, caller: str, host: Forwarding) -> Iterator[None]:
-    """Around whatever may open the slot's connection for a call of this host, which its server may ask at the start."""
+    """Around whatever may open the slot's connection for a call of this host, which its server may
+    ask at the start."""
     slot.openers[caller] = host
     try:
         yield
@@ -43,13 +50,17 @@ def opening(slot: Slot, caller: str, host: Forwarding) -> Iterator[None]:
 
 
 async def opened(slot: Slot, caller: str, host: Forwarding) -> None:
-    """Open the slot's connection for a subscription of this host, without a place on it. Raises DownstreamError."""
+    """Open the slot's connection for a subscription of this host, without a place on it. Raises
+    DownstreamError."""
     with opening(slot, caller, host) if slot.session else contextlib.nullcontext():
         await slot.connected()
 
 
 async def asked(
-    slot: Slot, what: str, seconds: float, request: Callable[[Connection, float], Awaitable[dict[str, Any]]]
+    slot: Slot,
+    what: str,
+    seconds: float,
+    request: Callable[[Connection, float], Awaitable[dict[str, Any]]],
 ) -> dict[str, Any]:
     """One small request, which takes a place as a call does. Raises Busy or DownstreamError."""
     deadline = time.monotonic() + seconds
@@ -67,7 +78,9 @@ async def asked(
         slot.leave()
 
 
-async def shown(result: dict[str, Any], slot: Slot, connection: Connection, what: str) -> dict[str, Any]:
+async def shown(
+    result: dict[str, Any], slot: Slot, connection: Connection, what: str
+) -> dict[str, Any]:
     """The result as others may see it; that it held secrets is told to people."""
     without, found = await without_secrets(result, connection.redactor)
     slot.tell_secrets(what, found)
@@ -77,10 +90,12 @@ async def shown(result: dict[str, Any], slot: Slot, connection: Connection, what
 async def check_said(
     connection: Connection, revision: int | None, kind: str, name: str, definition: str | None
 ) -> None:
-    """It is the server that was decided on; and one that was just started may say something else than was approved."""
+    """It is the server that was decided on; and one that was just started may say something else
+    than was approved."""
     if revision is not None and connection.target.revision != revision:
         raise StaleRevision(
-            "The server's settings were changed after the decision on this call.", remedy="Make the call again."
+            "The server's settings were changed after the decision on this call.",
+            remedy="Make the call again.",
         )
     if definition is None or connection.offers.says(name, kind) == definition:
         return

@@ -13,12 +13,16 @@ Crowd = tuple[list[Slot], int, Callable[[int], Busy]]
 
 
 async def make_room(slot: Slot, crowds: Callable[[], Iterable[Crowd]]) -> None:
-    """Before ``slot`` opens a connection: while one of ``crowds`` is full, one of it makes way. Raises Busy.
+    """Before ``slot`` opens a connection: while one of ``crowds`` is full, one of it makes way.
+    Raises Busy.
 
-    Nothing is awaited between the last look and the caller's start, so no lock is needed; and none is held
-    while a connection closes, so a server that closes slowly keeps only the one call waiting that chose it.
+    Nothing is awaited between the last look and the caller's start, so no lock is needed; and none
+    is held while a connection closes, so a server that closes slowly keeps only the one call
+    waiting that chose it.
     """
-    while full := next((crowd for crowd in crowds() if len(_alive(crowd[0], slot)) >= crowd[1]), None):
+    while full := next(
+        (crowd for crowd in crowds() if len(_alive(crowd[0], slot)) >= crowd[1]), None
+    ):
         alive = _alive(full[0], slot)
         idle = {since: other for other in alive if (since := other.idle_since) is not None}
         leaving = [other for other in alive if other.leaving]
@@ -31,9 +35,14 @@ async def make_room(slot: Slot, crowds: Callable[[], Iterable[Crowd]]) -> None:
 
 
 def crowds_of(slot: Slot, own: list[Slot], every: list[Slot], most: int) -> Iterator[Crowd]:
-    """The crowds of a pool. ``own``: the slots of its server's sessions; ``every``: all of the pool, of which ``most`` may be open."""
+    """The crowds of a pool. ``own``: the slots of its server's sessions; ``every``: all of the
+    pool, of which ``most`` may be open."""
     if slot.session not in (EVERYBODY, OLDER) and slot.target is not None:
-        yield [each for each in own if each.session != OLDER], slot.target.limits.max_sessions, server_full
+        yield (
+            [each for each in own if each.session != OLDER],
+            slot.target.limits.max_sessions,
+            server_full,
+        )
     yield every, most, process_full
 
 

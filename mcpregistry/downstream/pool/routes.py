@@ -1,12 +1,16 @@
-"""Which connection a call uses at a server that supports both protocol versions, so that the server can ask the call's host.
+"""Which connection a call uses at a server that supports both protocol versions, so that the server
+can ask the call's host.
 
-A tool that asks by a request of its own while the call waits (MCP 2025-11-25) cannot do so on a connection of 2026-07-28, and
-a tool that asks with its result cannot do so on an older one. Nothing that a server lists says which way a tool asks. So
-a call uses a connection of the version of its host, as if the host were connected directly, until the tool has
-shown which way it asks. Hosts that cannot be asked always use the shared connection.
+A tool that asks by a request of its own while the call waits (MCP 2025-11-25) cannot do so on a
+connection of 2026-07-28, and a tool that asks with its result cannot do so on an older one. Nothing
+that a server lists says which way a tool asks. So a call uses a connection of the version of its
+host, as if the host were connected directly, until the tool has shown which way it asks. Hosts that
+cannot be asked always use the shared connection.
 
-* Server shared by everybody: the older connection is a second one, opened when it is first needed and closed when idle.
-* Server shared by agent or session: there is only one connection, because it may have state. Its version is chosen when it opens.
+* Server shared by everybody: the older connection is a second one, opened when it is first needed
+  and closed when idle.
+* Server shared by agent or session: there is only one connection, because it may have state. Its
+  version is chosen when it opens.
 """
 
 from __future__ import annotations
@@ -27,14 +31,17 @@ from mcpregistry.downstream.pool.connection import Connection
 from mcpregistry.downstream.pool.requests import check_said, opening
 from mcpregistry.downstream.pool.slot import Slot, seconds_left
 
-RETRY_SECONDS = 120.0  # after a server has refused the older handshake, or listed something else on it
+# after a server has refused the older handshake, or listed something else on it
+RETRY_SECONDS = 120.0
 # The words of the official SDKs for Python and TypeScript.
 _CANNOT_ASK = (
     "no back-channel for server-initiated requests",
     "Server-to-client requests are not available on protocol",
 )
 _BAD_RESULT = ("Handler returned an invalid result", "which has no input_required vocabulary")
-_LONGEST, _MOST_PARTS = 1_000, 3  # of a result, what may be the words of an SDK
+# of a result, what may be the words of an SDK
+_LONGEST = 1_000
+_MOST_PARTS = 3
 
 ToolKey = tuple[str, str]  # kind and name
 
@@ -46,34 +53,49 @@ class _Server:
     revision: int
     modern: bool = False  # the shared connection is of 2026-07-28
     refused_until: float = 0.0  # monotonic time
-    unlike: set[tuple[ToolKey, str]] = field(default_factory=set)  # definitions that the older connection does not have
+    # definitions that the older connection does not have
+    unlike: set[tuple[ToolKey, str]] = field(default_factory=set)
     older: set[ToolKey] = field(default_factory=set)  # tools that asked by a request, or tried to
-    rounds: set[ToolKey] = field(default_factory=set)  # tools that asked with their result, or tried to
+    # tools that asked with their result, or tried to
+    rounds: set[ToolKey] = field(default_factory=set)
 
 
 class Routes:
-    """The choices of one pool. ``slot_of`` gives the slot of a server's session; ``drop`` closes a slot and forgets it."""
+    """The choices of one pool. ``slot_of`` gives the slot of a server's session; ``drop`` closes a
+    slot and forgets it."""
 
     def __init__(self, slot_of: Callable[[int, str], Slot], drop: Callable[[Slot], None]) -> None:
-        self._slot_of, self._drop = slot_of, drop
+        self._slot_of = slot_of
+        self._drop = drop
         self._servers: dict[int, _Server] = {}
 
     async def choose(
-        self, slot: Slot, host: Forwarding, key: ToolKey, definition: str | None, deadline: float | None, *, caller: str
+        self,
+        slot: Slot,
+        host: Forwarding,
+        key: ToolKey,
+        definition: str | None,
+        deadline: float | None,
+        *,
+        caller: str,
     ) -> Slot:
-        """The slot for this call: ``slot``, whose target is loaded, or one with the older handshake, connected. Raises Busy."""
+        """The slot for this call: ``slot``, whose target is loaded, or one with the older
+        handshake, connected. Raises Busy."""
         assert slot.target is not None
         if slot.session and slot.alive and not slot.older:
             return slot
         server = self._server(slot.target)
-        if not slot.older and ((key, definition) in server.unlike or not _wants_older(server, slot, host, key)):
+        if not slot.older and (
+            (key, definition) in server.unlike or not _wants_older(server, slot, host, key)
+        ):
             return slot
         with opening(slot, caller, host):
             is_modern = bool(slot.session) or await _is_modern(server, slot, deadline)
         if not is_modern:
             return slot
         older = slot if slot.session else self._second(slot.server_id, slot.target.revision)
-        if older.older and older.refused_for and not older.alive:  # it worked, and was lost a moment ago
+        # it worked, and was lost a moment ago
+        if older.older and older.refused_for and not older.alive:
             return slot
         with opening(older, caller, host):
             is_usable = await self._is_usable(server, older, key, definition, deadline)
@@ -84,12 +106,14 @@ class Routes:
     async def _again(self, closed: Slot) -> Slot:
         """A new slot for the session whose older connection could not be used."""
         slot = self._slot_of(closed.server_id, closed.session)
-        slot.bears, slot.apps = closed.bears, closed.apps
+        slot.bears = closed.bears
+        slot.apps = closed.apps
         await _load(slot)
         return slot
 
     def _second(self, server_id: int, revision: int) -> Slot:
-        """The slot of the older connection beside the shared one; one of another revision is closed."""
+        """The slot of the older connection beside the shared one; one of another revision is
+        closed."""
         slot = self._slot_of(server_id, OLDER)
         if slot.target is not None and slot.target.revision != revision:
             self._drop(slot)
@@ -97,10 +121,16 @@ class Routes:
         return slot
 
     async def _is_usable(
-        self, server: _Server, older: Slot, key: ToolKey, definition: str | None, deadline: float | None
+        self,
+        server: _Server,
+        older: Slot,
+        key: ToolKey,
+        definition: str | None,
+        deadline: float | None,
     ) -> bool:
         """Whether the server accepts the older handshake, and lists there what was approved."""
-        is_new, older.older = not older.alive, True
+        is_new = not older.alive
+        older.older = True
         try:
             await _load(older)
             async with asyncio.timeout(seconds_left(deadline)):
@@ -124,7 +154,8 @@ class Routes:
         return server is not None and key in server.older and key not in server.rounds
 
     def following(self, slot: Slot, host: Forwarding, key: ToolKey) -> Forwarding:
-        """The host of a call through ``slot``. A question to it shows that the tool asks by a request."""
+        """The host of a call through ``slot``. A question to it shows that the tool asks by a
+        request."""
         ask = host.ask
         if not slot.older or ask is None or slot.target is None:
             return host
@@ -149,18 +180,27 @@ class Routes:
     def note_refusal(
         self, slot: Slot, connection: Connection, host: Forwarding, key: ToolKey, error: ToolRefused
     ) -> ToolRefused:
-        """The error for the caller. If the tool could not ask, the next call uses the other connection, and the error says so."""
+        """The error for the caller. If the tool could not ask, the next call uses the other
+        connection, and the error says so."""
         server = self._server(connection.target)
         if connection.era == "modern" and any(words in error.message for words in _CANNOT_ASK):
             server.older.add(key)
-        elif slot.older and error.rpc_code == INTERNAL_ERROR and any(words in error.message for words in _BAD_RESULT):
+        elif (
+            slot.older
+            and error.rpc_code == INTERNAL_ERROR
+            and any(words in error.message for words in _BAD_RESULT)
+        ):
             server.rounds.add(key)
         else:
             return error
         if host.ask is None or not host.questions:
             return error
         is_fixed = connection.target.protocol != "auto" and not slot.older
-        is_open = slot.session in (EVERYBODY, OLDER) and not is_fixed and time.monotonic() >= server.refused_until
+        is_open = (
+            slot.session in (EVERYBODY, OLDER)
+            and not is_fixed
+            and time.monotonic() >= server.refused_until
+        )
         return _other_way("newer" if slot.older else "older", is_open=is_open)
 
     def _server(self, target: Target) -> _Server:
@@ -184,17 +224,25 @@ def _wants_older(server: _Server, slot: Slot, host: Forwarding, key: ToolKey) ->
     target = slot.target
     if target is None or target.protocol != "auto" or target.connect == "manual":
         return False
-    if host.ask is None or not host.questions or host.answers or time.monotonic() < server.refused_until:
+    if (
+        host.ask is None
+        or not host.questions
+        or host.answers
+        or time.monotonic() < server.refused_until
+    ):
         return False
     # One connection must do for all tools of a session.
-    older, rounds = bool(server.older), bool(server.rounds)
+    older = bool(server.older)
+    rounds = bool(server.rounds)
     if not slot.session:
-        older, rounds = key in server.older, key in server.rounds
+        older = key in server.older
+        rounds = key in server.rounds
     return older if older != rounds else not host.rounds
 
 
 async def _is_modern(server: _Server, shared: Slot, deadline: float | None) -> bool:
-    """Whether the shared connection speaks the newer version; opened if that is not known. Raises DownstreamError."""
+    """Whether the shared connection speaks the newer version; opened if that is not known. Raises
+    DownstreamError."""
     connection = shared.connection
     if connection is None or not connection.usable:
         if server.modern or (shared.target is not None and shared.target.last_era == "modern"):
@@ -214,10 +262,13 @@ async def _is_modern(server: _Server, shared: Slot, deadline: float | None) -> b
 def _says(result: Mapping[str, Any], words: tuple[str, ...]) -> bool:
     parts = result.get("content")
     texts = (
-        [part.get("text") for part in parts[:_MOST_PARTS] if isinstance(part, dict)] if isinstance(parts, list) else []
+        [part.get("text") for part in parts[:_MOST_PARTS] if isinstance(part, dict)]
+        if isinstance(parts, list)
+        else []
     )
     return any(
-        isinstance(text, str) and len(text) <= _LONGEST and any(each in text for each in words) for text in texts
+        isinstance(text, str) and len(text) <= _LONGEST and any(each in text for each in words)
+        for text in texts
     )
 
 

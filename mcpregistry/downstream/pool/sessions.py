@@ -1,7 +1,8 @@
 """Own connections of agents and host sessions, to servers that are not shared by everybody.
 
-Each is a slot like the one that everybody shares: own owner task, own process, own gate, own breaker, so that what
-happens to one is no other's trouble. One that has ended (idle, closed, dead) is forgotten, unless its breaker still counts.
+Each is a slot like the one that everybody shares: own owner task, own process, own gate, own
+breaker, so that what happens to one is no other's trouble. One that has ended (idle, closed, dead)
+is forgotten, unless its breaker still counts.
 """
 
 from __future__ import annotations
@@ -19,21 +20,30 @@ from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind
 from mcpregistry.downstream.pool.slot import Slot
 
 OnEvent = Callable[[ConnectionEvent], None]
-OnSessionOver = Callable[[int, str, bool], None]  # a server, a session, and whether its connection was lost
+# a server, a session, and whether its connection was lost
+OnSessionOver = Callable[[int, str, bool], None]
 MakeSlot = Callable[[int, str, OnEvent, Callable[[Slot], None]], Slot]
 
 
 class Sessions:
-    """The own slots of one pool, by server and session. ``shared`` gives the state of everybody's slot."""
+    """The own slots of one pool, by server and session. ``shared`` gives the state of everybody's
+    slot."""
 
     def __init__(
-        self, make: MakeSlot, on_event: Callable[[ConnectionEvent], None], shared: Callable[[int], State | None],
+        self,
+        make: MakeSlot,
+        on_event: Callable[[ConnectionEvent], None],
+        shared: Callable[[int], State | None],
         on_over: OnSessionOver,
-    ) -> None:  # fmt: skip
-        self._make, self._on_event, self._shared, self._on_over = make, on_event, shared, on_over
+    ) -> None:
+        self._make = make
+        self._on_event = on_event
+        self._shared = shared
+        self._on_over = on_over
         self._slots: defaultdict[int, dict[str, Slot]] = defaultdict(dict)
         self._told: dict[int, Discovery] = {}
-        self._later: set[Slot] = set()  # to be looked at again when their breaker lets them be tried
+        # to be looked at again when their breaker lets them be tried
+        self._later: set[Slot] = set()
 
     def slot(self, server_id: int, session: str) -> Slot:
         """The session's slot at this server; a new one if there is none."""
@@ -56,18 +66,24 @@ class Sessions:
 
     def count(self, server_id: int) -> int:
         """How many hold a connection."""
-        return sum(slot.alive and slot.session != OLDER for slot in self._slots.get(server_id, {}).values())
+        return sum(
+            slot.alive and slot.session != OLDER for slot in self._slots.get(server_id, {}).values()
+        )
 
     def own(self) -> list[tuple[str, int]]:
         """(session, server) of those that hold a connection."""
         return [
-            (session_in(slot.session), slot.server_id) for slot in self.all() if slot.alive and slot.session != OLDER
+            (session_in(slot.session), slot.server_id)
+            for slot in self.all()
+            if slot.alive and slot.session != OLDER
         ]
 
     def state(self, server_id: int) -> State:
         """Of the server as a whole: connected, if anybody is."""
         shared = self._shared(server_id)
-        open_ = any(slot.health.state == "connected" for slot in self._slots.get(server_id, {}).values())
+        open_ = any(
+            slot.health.state == "connected" for slot in self._slots.get(server_id, {}).values()
+        )
         return "connected" if open_ and shared != "connected" else shared or "disconnected"
 
     def take(self, slot: Slot) -> bool:
@@ -83,7 +99,9 @@ class Sessions:
 
     def take_session(self, session: str) -> list[Slot]:
         """Forget the slots of the session that is called so, at every server."""
-        return [slot for slot in self.all() if session_in(slot.session) == session and self.take(slot)]
+        return [
+            slot for slot in self.all() if session_in(slot.session) == session and self.take(slot)
+        ]
 
     def holds(self, server_id: int, session: str) -> bool:
         """Whether this session has a connection here, or a call that waits for one."""
@@ -97,7 +115,8 @@ class Sessions:
             await slot.stop()
 
     def tidy(self, slot: Slot) -> None:
-        """Forget a slot that holds nothing, nobody waits in, and whose breaker has nothing to say."""
+        """Forget a slot that holds nothing, nobody waits in, and whose breaker has nothing to
+        say."""
         if _is_used(slot):
             return
         if not (left := slot.refused_for):
@@ -118,13 +137,21 @@ class Sessions:
             self._on_over(server_id, slot.session, slot.has_fallen)
         self._on_event(
             ConnectionEvent(
-                server_id=server_id, kind="session", state=self.state(server_id), detail="", code="", pid=None, era=None,
-                at=time.time(), sessions=self.count(server_id),
+                server_id=server_id,
+                kind="session",
+                state=self.state(server_id),
+                detail="",
+                code="",
+                pid=None,
+                era=None,
+                at=time.time(),
+                sessions=self.count(server_id),
             )
-        )  # fmt: skip
+        )
 
     def _heard(self, event: ConnectionEvent) -> None:
-        """What one session's connection tells, told as the server's. That it was lost is told by the call that met it."""
+        """What one session's connection tells, told as the server's. That it was lost is told by
+        the call that met it."""
         found = event.discovery
         if found is not None and self._told.get(event.server_id) == found:
             found = None  # every session reads the same lists: once is enough
@@ -133,10 +160,15 @@ class Sessions:
         kind: EventKind = "session" if event.kind == "state" else event.kind
         self._on_event(
             replace(
-                event, kind=kind, discovery=found, pid=None, attempts=0, state=self.state(event.server_id),
+                event,
+                kind=kind,
+                discovery=found,
+                pid=None,
+                attempts=0,
+                state=self.state(event.server_id),
                 sessions=self.count(event.server_id),
             )
-        )  # fmt: skip
+        )
 
 
 def _is_used(slot: Slot) -> bool:

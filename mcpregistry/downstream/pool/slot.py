@@ -45,14 +45,22 @@ class Slot:
     """One server: its owner task, its health, its gate."""
 
     def __init__(
-        self, server_id: int, targets: Callable[[int], Awaitable[Target]], on_event: Callable[[ConnectionEvent], None],
-        make_room: Callable[[Slot], Awaitable[None]], watched: Watched, *, note: Callable[[Target, str], None],
-        session: str = EVERYBODY, on_over: Callable[[Slot], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        server_id: int,
+        targets: Callable[[int], Awaitable[Target]],
+        on_event: Callable[[ConnectionEvent], None],
+        make_room: Callable[[Slot], Awaitable[None]],
+        watched: Watched,
+        *,
+        note: Callable[[Target, str], None],
+        session: str = EVERYBODY,
+        on_over: Callable[[Slot], None] | None = None,
+    ) -> None:
         self.server_id = server_id
         self.session = session  # whose connection it is
         self.older = False  # its connection is opened with the older handshake (``routes.py``)
-        self.bears: frozenset[str] | None = None  # which questions the host of this session can be asked
+        # which questions the host of this session can be asked
+        self.bears: frozenset[str] | None = None
         self.apps: Mapping[str, Any] | None = None  # which pages it can show
         self.openers: dict[str, Forwarding] = {}  # whose calls wait for the connection, by session
         self._on_over = on_over
@@ -67,7 +75,8 @@ class Slot:
         self.target: Target | None = None
         self.connection: Connection | None = None
         self.tail = b""
-        self._secrets_found, self._secrets_told = 0, float("-inf")
+        self._secrets_found = 0
+        self._secrets_told = float("-inf")
         self._owner: asyncio.Task[None] | None = None
         self._stopping = False
         self._up: asyncio.Future[None] | None = None
@@ -78,20 +87,23 @@ class Slot:
 
     def enter_now(self) -> Connection | None:
         """A place and the live connection, if both are there without waiting."""
-        connection, gate = self.connection, self.gate
+        connection = self.connection
+        gate = self.gate
         if connection is None or gate is None or not connection.usable or not gate.enter_now():
             return None
         return connection
 
     async def enter(self, deadline: float | None) -> Connection:
-        """A place and the connection, waiting for both until ``deadline``. Pair it with ``leave``."""
+        """A place and the connection, waiting for both until ``deadline``. Pair it with
+        ``leave``."""
         assert self.gate is not None
         try:
             async with asyncio.timeout(seconds_left(deadline)):
                 await self.gate.enter()
         except TimeoutError:
             raise TimedOut(
-                "The call waited too long for other calls to this server.", remedy="Try again later."
+                "The call waited too long for other calls to this server.",
+                remedy="Try again later.",
             ) from None
         try:
             async with asyncio.timeout(seconds_left(deadline)):
@@ -109,12 +121,15 @@ class Slot:
         self.gate.leave()
 
     async def connected(self, *, by_hand: bool = False) -> Connection:
-        """The live connection, opened if need be. Raises DownstreamError, at once while it is down."""
+        """The live connection, opened if need be. Raises DownstreamError, at once while it is
+        down."""
         connection = self.connection
         if connection is not None and connection.usable:
             return connection
         if not by_hand and self._manual:
-            raise ConnectionFailed("The server is set to be connected manually.", remedy="Press Reconnect on its page.")
+            raise ConnectionFailed(
+                "The server is set to be connected manually.", remedy="Press Reconnect on its page."
+            )
         if connection is not None and connection.ended:
             await self.left()
         self._refuse(by_hand)
@@ -126,12 +141,14 @@ class Slot:
             self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
             if self._on_over is not None:
                 self._owner.add_done_callback(self._tell_over)
-        # Many callers wait for the same connection: one that is cancelled must not cancel it for the others.
+        # Many callers wait for the same connection: one that is cancelled must not cancel it for
+        # the others.
         await asyncio.shield(self._up)
         connection = self.connection
         if connection is None or not connection.usable:
             raise ConnectionFailed(
-                "The server exited immediately after it was started.", remedy="Check the server's log."
+                "The server exited immediately after it was started.",
+                remedy="Check the server's log.",
             )
         return connection
 
@@ -142,7 +159,8 @@ class Slot:
 
     @property
     def idle_since(self) -> float | None:
-        """Monotonic time of the last request, if its connection may be closed and opened again unnoticed."""
+        """Monotonic time of the last request, if its connection may be closed and opened again
+        unnoticed."""
         connection = self.connection
         if connection is None or not connection.usable or connection.target.connect != "lazy":
             return None
@@ -162,8 +180,9 @@ class Slot:
 
     @property
     def _tells_all(self) -> bool:
-        """Whether its lists are those of the server. A host that can be asked less may be shown less, one that shows pages may be
-        shown more, and the lists of an older connection may differ from those that are approved.
+        """Whether its lists are those of the server. A host that can be asked less may be shown
+        less, one that shows pages may be shown more, and the lists of an older connection may
+        differ from those that are approved.
         """
         if self.older or self.apps is not None:
             return False
@@ -189,11 +208,14 @@ class Slot:
 
     def _refuse(self, by_hand: bool) -> None:
         if self._stopping:
-            raise ConnectionFailed("The server is being disconnected.", remedy="Try again in a moment.")
+            raise ConnectionFailed(
+                "The server is being disconnected.", remedy="Try again in a moment."
+            )
         left = 0.0 if by_hand else health.refusal_seconds(self.health, now=time.monotonic())
         if left:
             raise ConnectionFailed(
-                f"The server is down: {self.health.detail}", remedy=f"The site tries again in {left:.0f} seconds."
+                f"The server is down: {self.health.detail}",
+                remedy=f"The site tries again in {left:.0f} seconds.",
             )
 
     async def load(self) -> Target:
@@ -208,7 +230,9 @@ class Slot:
         if not self.older:
             return target
         # The second connection of a server is opened only for calls.
-        return replace(target, protocol="legacy", connect="lazy" if self.session == OLDER else target.connect)
+        return replace(
+            target, protocol="legacy", connect="lazy" if self.session == OLDER else target.connect
+        )
 
     # -- the owner ----------------------------------------------------------------------------
 
@@ -219,7 +243,11 @@ class Slot:
                     return
                 await self._pause()
         finally:
-            self._settle_up(ConnectionFailed("The server was disconnected.", remedy="The next call connects it again."))
+            self._settle_up(
+                ConnectionFailed(
+                    "The server was disconnected.", remedy="The next call connects it again."
+                )
+            )
 
     async def _once(self) -> bool:
         """One connection from start to end. Returns whether it is to be brought back."""
@@ -229,10 +257,13 @@ class Slot:
         try:
             target = await self._current_target()
             self.target = target
-            connection = await open_connection(target, self._tools_changed, bears=self.bears, apps=self.apps)
+            connection = await open_connection(
+                target, self._tools_changed, bears=self.bears, apps=self.apps
+            )
             self.connection = connection
             connection.logs.tell = self._tell_logs
-            connection.watched, connection.is_main = self._watched, self.session != OLDER
+            connection.watched = self._watched
+            connection.is_main = self.session != OLDER
             for caller, host in self.openers.items():
                 connection.introduce(caller, host)
             self._over.clear()
@@ -244,12 +275,18 @@ class Slot:
             # A session's own connection is opened again by its next call.
             is_eager = target is not None and target.connect == "eager" and not self.session
             returns = is_eager and not self._stopping
-            if isinstance(error, AuthFailed):  # offered again and again, it may lock an account: a person must look
+            # offered again and again, it may lock an account: a person must look
+            if isinstance(error, AuthFailed):
                 returns = False
-                log.warning("credential_refused", server_id=self.server_id, pause_seconds=health.REFUSED_DELAY)
+                log.warning(
+                    "credential_refused",
+                    server_id=self.server_id,
+                    pause_seconds=health.REFUSED_DELAY,
+                )
             self._fell(error, returns=returns)
             return returns
-        except SlipsnisseError as error:  # it may not be started any more: disabled, changed, a value missing
+        except SlipsnisseError as error:
+            # it may not be started any more: disabled, changed, a value missing
             self._fell(ConnectionFailed(error.message, remedy=error.remedy), returns=False)
             return False
         finally:
@@ -305,7 +342,9 @@ class Slot:
 
     def _move(self, after: Health) -> None:
         self.health = after
-        found = self.connection.discovery if self.connection and after.state == "connected" else None
+        found = (
+            self.connection.discovery if self.connection and after.state == "connected" else None
+        )
         self._emit("state", detail=after.detail, discovery=found)
 
     def _tools_changed(self, discovery: Discovery) -> None:
@@ -315,20 +354,29 @@ class Slot:
         self._emit("log", detail=lines)
 
     def tell_secrets(self, what: str, found: int) -> None:
-        """An answer held ``found`` of the server's own secrets, which were replaced. Told every few seconds at most."""
+        """An answer held ``found`` of the server's own secrets, which were replaced. Told every few
+        seconds at most."""
         self._secrets_found += found
         now = time.monotonic()
         if found and now >= self._secrets_told + TELL_SECRETS_SECONDS:
             times = "once" if self._secrets_found == 1 else f"{self._secrets_found} times"
             detail = f"Answers contained secrets of this server ({times}, most recently in an answer of {what}). They were replaced."
             self._emit("secrets", detail=detail)
-            self._secrets_found, self._secrets_told = 0, now
+            self._secrets_found = 0
+            self._secrets_told = now
 
     def tell_failure(self, error: DownstreamError) -> None:
         """A call failed, for a reason that is the server's: people see it at once. Never blocks."""
         self._emit("call_failed", detail=str(error), code=error.code)
 
-    def _emit(self, kind: EventKind, *, detail: str = "", code: str = "", discovery: Discovery | None = None) -> None:
+    def _emit(
+        self,
+        kind: EventKind,
+        *,
+        detail: str = "",
+        code: str = "",
+        discovery: Discovery | None = None,
+    ) -> None:
         connection = self.connection
         era = connection.era if connection else None
         if discovery is not None and not self._tells_all:
@@ -349,7 +397,8 @@ class Slot:
         )
 
     async def stop(self) -> None:
-        """Close for good. A connection that will not end is cancelled; its processes die all the same."""
+        """Close for good. A connection that will not end is cancelled; its processes die all the
+        same."""
         self._stopping = True
         owner = self._owner
         if owner is None:

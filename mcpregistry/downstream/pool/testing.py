@@ -16,20 +16,24 @@ from mcpregistry.downstream.pool.connection import Connection, open_connection
 from mcpregistry.downstream.pool.ending import finish
 from mcpregistry.downstream.pool.events import TestReport
 
-# Sends a call's arguments (JSON) to the tool, and calls the function once the first byte may have left.
+# Sends a call's arguments (JSON) to the tool, and calls the function once the first byte may have
+# left.
 Send = Callable[[bytes, Callable[[], None]], Awaitable[dict[str, Any]]]
-# Makes the call of a tool (name, arguments as JSON) by ``Send``: whoever decides about the call and records it.
+# Makes the call of a tool (name, arguments as JSON) by ``Send``: whoever decides about the call and
+# records it.
 MakeCall = Callable[[str, bytes, Send], Awaitable[dict[str, Any]]]
 
 
 async def send_only(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
-    """Send the call without a decision and without a record: the default, which only tests of the pool use."""
+    """Send the call without a decision and without a record: the default, which only tests of the
+    pool use."""
     return await send(arguments, lambda: None)
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a test is. The test sets its connection; its caller reads the rest while the test runs."""
+    """How far a test is. The test sets its connection; its caller reads the rest while the test
+    runs."""
 
     connection: Connection | None = None
 
@@ -45,9 +49,11 @@ class Progress:
         return self.connection.stderr_tail().decode(errors="replace") if self.connection else ""
 
 
-async def probe_once(target: Target, call: tuple[str, bytes] | None, progress: Progress, make: MakeCall) -> TestReport:
-    """Connect afresh, list, perhaps ``make`` one call of a tool with the given arguments, close. Whatever the server does
-    wrong, and a refusal of the call, is in the report."""
+async def probe_once(
+    target: Target, call: tuple[str, bytes] | None, progress: Progress, make: MakeCall
+) -> TestReport:
+    """Connect afresh, list, perhaps ``make`` one call of a tool with the given arguments, close.
+    Whatever the server does wrong, and a refusal of the call, is in the report."""
     started = time.monotonic()
     ready = asyncio.Event()
     connection = await open_connection(target, lambda _: None)
@@ -75,6 +81,8 @@ async def probe_once(target: Target, call: tuple[str, bytes] | None, progress: P
     return TestReport(error is None, error, found, result, tail, timings)
 
 
-async def _send(connection: Connection, name: str, arguments: bytes, on_sent: Callable[[], None]) -> dict[str, Any]:
+async def _send(
+    connection: Connection, name: str, arguments: bytes, on_sent: Callable[[], None]
+) -> dict[str, Any]:
     limit = connection.target.limits.request_timeout or None
     return await connection.call(name, parse_arguments(arguments), timeout=limit, on_sent=on_sent)

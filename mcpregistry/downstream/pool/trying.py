@@ -1,6 +1,8 @@
-"""One start of a server on trial: greeted in one era, its lists read, some tools called, everything measured, ended.
+"""One start of a server on trial: greeted in one era, its lists read, some tools called, everything
+measured, ended.
 
-It has a connection of its own and touches no other. What tools answer is measured here; the record of the calls keeps it.
+It has a connection of its own and touches no other. What tools answer is measured here; the record
+of the calls keeps it.
 """
 
 from __future__ import annotations
@@ -24,18 +26,28 @@ from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.ending import finish
 from mcpregistry.downstream.pool.listing import list_pages
 from mcpregistry.downstream.pool.testing import MakeCall
-from mcpregistry.downstream.transports.usage import MOST_NAMED, Usage, denied, files_below, home_of, written
+from mcpregistry.downstream.transports.usage import (
+    MOST_NAMED,
+    Usage,
+    denied,
+    files_below,
+    home_of,
+    written,
+)
 
-CALL_SECONDS, CALLS_SECONDS, COUNT_SECONDS = 10.0, 60.0, 10.0
+CALL_SECONDS = 10.0
+CALLS_SECONDS = 60.0
+COUNT_SECONDS = 10.0
 MOST_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """Which tools a start calls. ``choose`` returns their arguments (JSON) by name, from what the server lists.
+    """Which tools a start calls. ``choose`` returns their arguments (JSON) by name, from what the
+    server lists.
 
-    ``make`` decides about each call, and makes and records it. It raises an error that is not a DownstreamError if the
-    call is not made.
+    ``make`` decides about each call, and makes and records it. It raises an error that is not a
+    DownstreamError if the call is not made.
     """
 
     choose: Callable[[Discovery], Mapping[str, bytes]]
@@ -52,14 +64,18 @@ class Tried:
 
 
 async def tried(target: Target, plan: CallPlan | None = None) -> Tried:
-    """Start or reach the server as the target says, and end it with all its processes, also when cancelled.
+    """Start or reach the server as the target says, and end it with all its processes, also when
+    cancelled.
 
-    Whatever the server does wrong is in what comes back. Raises SlipsnisseError where there is nothing to start.
+    Whatever the server does wrong is in what comes back. Raises SlipsnisseError where there is
+    nothing to start.
     """
-    home, usage = home_of(target), Usage(target)
+    home = home_of(target)
+    usage = Usage(target)
     before = await asyncio.to_thread(files_below, home) if home else None
     connection = await open_connection(target, lambda _: None)
-    ready, started = asyncio.Event(), time.monotonic()
+    ready = asyncio.Event()
+    started = time.monotonic()
     owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-trial-{target.server_id}")
     watcher = asyncio.create_task(usage.watch(lambda: connection.pid))
     found = Tried(Start(era=target.protocol, network=_network(target), ok=False, code="", error=""))
@@ -70,7 +86,8 @@ async def tried(target: Target, plan: CallPlan | None = None) -> Tried:
             found.start["connect_ms"] = (time.monotonic() - started) * 1000
             await _look(connection, found, plan)
             if connection.pid is not None:
-                await asyncio.to_thread(usage.look, connection.pid)  # one that is quick was not looked at yet
+                # one that is quick was not looked at yet
+                await asyncio.to_thread(usage.look, connection.pid)
     except DownstreamError as error:
         failure = error
     finally:
@@ -82,10 +99,14 @@ async def tried(target: Target, plan: CallPlan | None = None) -> Tried:
     return found
 
 
-async def two_sessions(target: Target, plan: CallPlan, rounds: int) -> dict[str, list[tuple[str, str]]]:
-    """Make the same calls in two sessions that are open at the same time. Returns hashes of the answers, for each round.
+async def two_sessions(
+    target: Target, plan: CallPlan, rounds: int
+) -> dict[str, list[tuple[str, str]]]:
+    """Make the same calls in two sessions that are open at the same time. Returns hashes of the
+    answers, for each round.
 
-    Tools that do not answer in every round are left out, and all if one of the sessions does not begin.
+    Tools that do not answer in every round are left out, and all if one of the sessions does not
+    begin.
     """
     async with _opened(target) as first, _opened(target) as second:
         if first is None or second is None or first.discovery is None:
@@ -97,7 +118,10 @@ async def two_sessions(target: Target, plan: CallPlan, rounds: int) -> dict[str,
                 for name, arguments in chosen.items():
                     with contextlib.suppress(SlipsnisseError):
                         found[name] = [
-                            (await _answer(first, name, arguments, plan), await _answer(second, name, arguments, plan))
+                            (
+                                await _answer(first, name, arguments, plan),
+                                await _answer(second, name, arguments, plan),
+                            )
                             for _ in range(rounds)
                         ]
         return found
@@ -105,13 +129,16 @@ async def two_sessions(target: Target, plan: CallPlan, rounds: int) -> dict[str,
 
 async def _answer(connection: Connection, name: str, arguments: bytes, plan: CallPlan) -> str:
     result = await plan.make(name, arguments, partial(_send, connection, name, CALL_SECONDS))
-    return digest(stored([result.get("content"), result.get("structuredContent"), result.get("isError")]))
+    return digest(
+        stored([result.get("content"), result.get("structuredContent"), result.get("isError")])
+    )
 
 
 @contextlib.asynccontextmanager
 async def _opened(target: Target) -> AsyncIterator[Connection | None]:
     """A connection that is ended with all its processes; None if it cannot be opened."""
-    connection, ready = await open_connection(target, lambda _: None), asyncio.Event()
+    connection = await open_connection(target, lambda _: None)
+    ready = asyncio.Event()
     owner = asyncio.create_task(connection.run(ready.set), name=f"mcp-trial-{target.server_id}")
     try:
         await _ready(owner, ready)
@@ -138,13 +165,16 @@ async def _look(connection: Connection, found: Tried, plan: CallPlan | None) -> 
 
 
 async def _count(connection: Connection, what: str) -> int | None:
-    """How many it lists; none where it does not have the capability, None where it cannot list them."""
+    """How many it lists; none where it does not have the capability, None where it cannot list
+    them."""
     assert connection.discovery is not None
     if what not in connection.discovery.capabilities:
         return 0
     try:
         async with asyncio.timeout(COUNT_SECONDS):
-            listed = await list_pages(connection.ask, most=connection.target.limits.max_tools, what=what)
+            listed = await list_pages(
+                connection.ask, most=connection.target.limits.max_tools, what=what
+            )
     except (DownstreamError, TimeoutError):
         return None
     return len(listed.items) + listed.beyond
@@ -164,19 +194,25 @@ async def _call_each(
         called[name] = await _call(connection, name, arguments, plan, min(CALL_SECONDS, left))
 
 
-async def _call(connection: Connection, name: str, arguments: bytes, plan: CallPlan, limit: float) -> Called:
+async def _call(
+    connection: Connection, name: str, arguments: bytes, plan: CallPlan, limit: float
+) -> Called:
     limit = min(limit, connection.target.limits.request_timeout or limit)
     started = time.monotonic()
     try:
         result = await plan.make(name, arguments, partial(_send, connection, name, limit))
     except DownstreamError as error:
         outcome = Called(
-            outcome="error" if error.code == "TOOL_CALL_FAILED" else "failed", why=_said(connection, error.message, 300)
+            outcome="error" if error.code == "TOOL_CALL_FAILED" else "failed",
+            why=_said(connection, error.message, 300),
         )
     except SlipsnisseError as error:
         return Called(outcome="skipped", why=plain(error.message, 300))
     else:
-        outcome = Called(outcome="error" if result.get("isError") else "ok", bytes=len(msgspec.json.encode(result)))
+        outcome = Called(
+            outcome="error" if result.get("isError") else "ok",
+            bytes=len(msgspec.json.encode(result)),
+        )
     outcome["ms"] = round((time.monotonic() - started) * 1000, 1)
     return outcome
 
@@ -189,7 +225,8 @@ async def _send(
 
 def _told(found: Tried, connection: Connection, failure: DownstreamError | None) -> None:
     """What it said of itself, and why it came to an end."""
-    start, seen = found.start, connection.discovery
+    start = found.start
+    seen = connection.discovery
     listed = seen is not None and "list" in seen.timings
     if failure is not None:
         start["code"] = failure.code
@@ -198,14 +235,23 @@ def _told(found: Tried, connection: Connection, failure: DownstreamError | None)
     if seen is None or not listed:
         return
     found.discovery = seen
-    info = {name: _said(connection, str(seen.server_info.get(name, "")), 200) for name in ("name", "version")}
-    # With an era that was fixed the first answer is that of ``server/discover``, which "connect" does not hold.
+    info = {
+        name: _said(connection, str(seen.server_info.get(name, "")), 200)
+        for name in ("name", "version")
+    }
+    # With an era that was fixed the first answer is that of ``server/discover``, which "connect"
+    # does not hold.
     first = start.get("connect_ms", 0.0) - seen.timings["list"]
     start |= Start(
-        ok=True, protocol=seen.protocol_version, server=info, tools=len(seen.tools), left_out=len(seen.problems),
+        ok=True,
+        protocol=seen.protocol_version,
+        server=info,
+        tools=len(seen.tools),
+        left_out=len(seen.problems),
         problems=[_said(connection, why, 300) for why in seen.problems[:MOST_PROBLEMS]],
-        connect_ms=round(max(first, 0.0), 1), list_ms=round(seen.timings["list"], 1),
-    )  # fmt: skip
+        connect_ms=round(max(first, 0.0), 1),
+        list_ms=round(seen.timings["list"], 1),
+    )
 
 
 def _said(connection: Connection, text: str, most: int) -> str:
@@ -216,10 +262,13 @@ def _said(connection: Connection, text: str, most: int) -> str:
 def _used(start: Start, target: Target, usage: Usage, files: list[str] | None) -> None:
     if target.transport == "stdio":
         start |= Start(
-            memory_kb=usage.memory_kb, processes=usage.processes, written=files,
-            connected=sorted(usage.connected)[:MOST_NAMED], listened=sorted(usage.listened)[:MOST_NAMED],
+            memory_kb=usage.memory_kb,
+            processes=usage.processes,
+            written=files,
+            connected=sorted(usage.connected)[:MOST_NAMED],
+            listened=sorted(usage.listened)[:MOST_NAMED],
             elsewhere=sorted(usage.elsewhere)[:MOST_NAMED] if usage.processes is not None else None,
-        )  # fmt: skip
+        )
 
 
 def _network(target: Target) -> str:

@@ -1,7 +1,9 @@
-"""Subscriptions to single resources: one at the server however many hosts want it, renewed when its connection is.
+"""Subscriptions to single resources: one at the server however many hosts want it, renewed when its
+connection is.
 
-``Watches`` belongs to a pool and outlives connections. What is wanted on a connection stands in its ``Watched``; what follows it stands
-in ``followers.py``. While anything is wanted of a server, the connection is kept, and opened again when it is lost.
+``Watches`` belongs to a pool and outlives connections. What is wanted on a connection stands in its
+``Watched``; what follows it stands in ``followers.py``. While anything is wanted of a server, the
+connection is kept, and opened again when it is lost.
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ log = structlog.get_logger(__name__)
 
 Listener = Callable[[], None]  # called on the event loop for each change, must not block
 
-RETRY_FIRST, RETRY_MOST = 1.0, 30.0  # seconds
+# seconds
+RETRY_FIRST = 1.0
+RETRY_MOST = 30.0
 SETTLE = 0.02  # seconds in which changes are collected
 MOST = 5_000  # URIs of one connection
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """The host whose connection is opened for its subscription. ``caller``: the name of its session; ``asks``: see ``Pool.call``."""
+    """The host whose connection is opened for its subscription. ``caller``: the name of its
+    session; ``asks``: see ``Pool.call``."""
 
     caller: str = ""
     host: Forwarding = NOTHING
@@ -40,8 +45,9 @@ class Opener:
 
 
 class Wish:
-    """What is wanted of one resource. ``ours``: how many listeners are of hosts of this process; ``holders``: for how many the
-    connection is kept. ``taken``: the server has taken it, or its error. ``is_promised``: somebody has heard that it was taken.
+    """What is wanted of one resource. ``ours``: how many listeners are of hosts of this process;
+    ``holders``: for how many the connection is kept. ``taken``: the server has taken it, or its
+    error. ``is_promised``: somebody has heard that it was taken.
     """
 
     def __init__(self) -> None:
@@ -55,12 +61,15 @@ class Wish:
 class Follower:
     """What learns which of the wanted resources change: a connection, or a link to another process.
 
-    ``answers``: what the server said to each URI, None for yes. ``is_main``: it is the connection that is kept while something is
-    wanted. ``ours_only``: it follows only what listeners of this process want.
+    ``answers``: what the server said to each URI, None for yes. ``is_main``: it is the connection
+    that is kept while something is wanted. ``ours_only``: it follows only what listeners of this
+    process want.
     """
 
     def __init__(self, watched: Watched, *, is_main: bool, ours_only: bool = False) -> None:
-        self.watched, self.is_main, self._ours_only = watched, is_main, ours_only
+        self.watched = watched
+        self.is_main = is_main
+        self._ours_only = ours_only
         self.answers: dict[str, SlipsnisseError | None] = {}
         self.changed = asyncio.Event()  # something is wanted, or not wanted any more
 
@@ -80,14 +89,17 @@ class Follower:
 
 
 class Watched:
-    """What is wanted on one connection, who is told, and what follows it. It is true while the connection must be kept."""
+    """What is wanted on one connection, who is told, and what follows it. It is true while the
+    connection must be kept."""
 
     def __init__(self, server_id: int = 0, session: str = EVERYBODY) -> None:
-        self.server_id, self.session = server_id, session
+        self.server_id = server_id
+        self.session = session
         self.wanted: dict[str, Wish] = {}
         self.opener = Opener()
         self.keeper: asyncio.Task[None] | None = None
-        self.is_joining = False  # further followers are on their way: nothing counts as taken without them
+        # further followers are on their way: nothing counts as taken without them
+        self.is_joining = False
         self._holders = 0
         self._followers: set[Follower] = set()
         self._due: dict[str, None] = {}
@@ -100,13 +112,14 @@ class Watched:
     ) -> tuple[Callable[[], None], asyncio.Future[None]]:
         """Returns what ends it (idempotent), and a future: the server has taken it, or its error.
 
-        ``is_ours``: the listener is that of a host of this process. For one of another process, a connection that everybody shares
-        is not kept: that process has one of its own.
+        ``is_ours``: the listener is that of a host of this process. For one of another process, a
+        connection that everybody shares is not kept: that process has one of its own.
         """
         wish = self.wanted.setdefault(uri, Wish())
         holds = is_ours or self.session != EVERYBODY
         if holds and not wish.holders and wish.taken.done():
-            wish.taken = new_future()  # it was taken without the connection that is kept from now on
+            # it was taken without the connection that is kept from now on
+            wish.taken = new_future()
         key = object()
         wish.listeners[key] = listener
         self._count(wish, ours=is_ours, holders=holds, step=1)
@@ -146,10 +159,11 @@ class Watched:
         if self.keeper is not None:
             self.keeper.cancel()
 
-    # -- towards listeners ------------------------------------------------------------------------------------
+    # -- towards listeners -------------------------------------------------------------------------
 
     def note(self, uri: str) -> None:
-        """The server says that a resource has changed. Listeners are called in a moment, once for each resource."""
+        """The server says that a resource has changed. Listeners are called in a moment, once for
+        each resource."""
         if not self.wanted:
             return
         if not self._due:
@@ -159,7 +173,8 @@ class Watched:
         self._due[uri] = None
 
     def _tell_due(self) -> None:
-        due, self._due = self._due, {}
+        due = self._due
+        self._due = {}
         self._updated(*due)
 
     def _updated(self, *uris: str) -> None:
@@ -170,13 +185,17 @@ class Watched:
         changed = dict[str, None]()
         for uri in uris:
             above = (uri[: found.start()] for found in re.finditer("/", uri))
-            changed.update(dict.fromkeys([uri, *(wanted for folder in above for wanted in named.get(folder, ()))]))
+            changed.update(
+                dict.fromkeys(
+                    [uri, *(wanted for folder in above for wanted in named.get(folder, ()))]
+                )
+            )
         for wanted in changed:
             wish = self.wanted.get(wanted)
             for listener in list(wish.listeners.values()) if wish else ():
                 listener()
 
-    # -- towards followers ------------------------------------------------------------------------------------
+    # -- towards followers -------------------------------------------------------------------------
 
     def join(self, follower: Follower) -> None:
         """It follows what is wanted from now on; pair it with ``leave``."""
@@ -203,7 +222,8 @@ class Watched:
             self._settle(uri)
 
     def _settle(self, uri: str) -> None:
-        """A resource counts as taken when every follower has an answer, and one of them a good one."""
+        """A resource counts as taken when every follower has an answer, and one of them a good
+        one."""
         wish = self.wanted[uri]
         asked = [each for each in self._followers if each.wants(uri)]
         if wish.taken.done() or self.is_joining or any(uri not in each.answers for each in asked):
@@ -226,14 +246,17 @@ Work = Callable[[Watched], Awaitable[None]]
 
 
 class Watches:
-    """All subscriptions of one pool. ``hold`` connects to a server and returns when that connection has closed.
+    """All subscriptions of one pool. ``hold`` connects to a server and returns when that connection
+    has closed.
 
-    ``share`` runs while hosts of this process want something of a server that everybody shares: other processes have connections
-    to it as well. It ends ``Watched.is_joining`` when these follow.
+    ``share`` runs while hosts of this process want something of a server that everybody shares:
+    other processes have connections to it as well. It ends ``Watched.is_joining`` when these
+    follow.
     """
 
     def __init__(self, hold: Work, share: Work | None = None) -> None:
-        self.hold, self.share = hold, share
+        self.hold = hold
+        self.share = share
         self._closed = False
         self._watched: WeakValueDictionary[tuple[int, str], Watched] = WeakValueDictionary()
 
@@ -243,23 +266,37 @@ class Watches:
         return self._watched.setdefault(key, Watched(*key))
 
     async def add(
-        self, server_id: int, uri: str, listener: Listener, *, patience: float, session: str = EVERYBODY,
-        opener: Opener | None = None, is_ours: bool = True,
-    ) -> Callable[[], None]:  # fmt: skip
-        """Tell ``listener`` of changes until the returned function is called. ``is_ours``: see ``Watched.add``.
+        self,
+        server_id: int,
+        uri: str,
+        listener: Listener,
+        *,
+        patience: float,
+        session: str = EVERYBODY,
+        opener: Opener | None = None,
+        is_ours: bool = True,
+    ) -> Callable[[], None]:
+        """Tell ``listener`` of changes until the returned function is called. ``is_ours``: see
+        ``Watched.add``.
 
-        Raises what the server says against it; one that does not say anything for ``patience`` seconds is told later.
+        Raises what the server says against it; one that does not say anything for ``patience``
+        seconds is told later.
         """
         if self._closed:
-            raise ConnectionFailed("This process is shutting down.", remedy="Try again in a moment.")
+            raise ConnectionFailed(
+                "This process is shutting down.", remedy="Try again in a moment."
+            )
         watched = self.of(server_id, session)
         if len(watched.wanted) >= MOST and uri not in watched.wanted:
             raise ConnectionFailed(
-                f"This server has the maximum of {MOST:,} subscriptions.", remedy="End a subscription first."
+                f"This server has the maximum of {MOST:,} subscriptions.",
+                remedy="End a subscription first.",
             )
         watched.opener = opener or watched.opener
         is_kept = watched.keeper is not None and not watched.keeper.done() and bool(watched)
-        watched.is_joining = watched.is_joining or (not is_kept and is_ours and self._is_shared(watched))
+        watched.is_joining = watched.is_joining or (
+            not is_kept and is_ours and self._is_shared(watched)
+        )
         end, taken = watched.add(uri, listener, is_ours=is_ours)
         if watched and not is_kept:
             watched.keeper = asyncio.ensure_future(self._keep(watched))
@@ -267,7 +304,9 @@ class Watches:
             if not (await asyncio.wait({taken}, timeout=patience))[0]:
                 log.info("subscription.not_taken_yet", server_id=server_id)
             elif taken.cancelled():
-                raise ConnectionFailed("The session has ended.", remedy="Subscribe in a new session.")
+                raise ConnectionFailed(
+                    "The session has ended.", remedy="Subscribe in a new session."
+                )
             else:
                 taken.result()
         except BaseException:
@@ -280,7 +319,11 @@ class Watches:
 
     async def _keep(self, watched: Watched) -> None:
         """Hold a connection for as long as anything is wanted."""
-        sharing = asyncio.ensure_future(self.share(watched)) if self.share and self._is_shared(watched) else None
+        sharing = (
+            asyncio.ensure_future(self.share(watched))
+            if self.share and self._is_shared(watched)
+            else None
+        )
         try:
             await self._hold(watched)
         finally:
@@ -297,14 +340,17 @@ class Watches:
                 await self.hold(watched)
                 delay = RETRY_FIRST if time.monotonic() - began > RETRY_MOST else delay
             except SlipsnisseError as error:
-                log.info("subscriptions.not_connected", server_id=watched.server_id, code=error.code)
+                log.info(
+                    "subscriptions.not_connected", server_id=watched.server_id, code=error.code
+                )
             except Exception:  # the database may be away: what is wanted stays wanted
                 log.exception("subscriptions.not_kept", server_id=watched.server_id)
             await asyncio.sleep(delay)
             delay = min(delay * 2, RETRY_MOST)
 
     def end_session(self, session: str) -> None:
-        """A host's session has ended (its name, unique in the site): nothing is wanted on its connections."""
+        """A host's session has ended (its name, unique in the site): nothing is wanted on its
+        connections."""
         for watched in list(self._watched.values()):
             if watched.session and session_in(watched.session) == session:
                 watched.end()

@@ -1,12 +1,15 @@
-"""What one stdio server may use: limits that the kernel keeps, and a look at the whole tree for those that it does not.
+"""What one stdio server may use: limits that the kernel keeps, and a look at the whole tree for
+those that it does not.
 
-Loaded by ``launcher.py`` for a server that has any; standard library only. Its lines in the launcher's policy are ``M``
-(memory, MB), ``P`` (processes), ``C`` (seconds of processor), ``F`` (MB of each file) and ``O`` (open files of each process).
+Loaded by ``launcher.py`` for a server that has any; standard library only. Its lines in the
+launcher's policy are ``M`` (memory, MB), ``P`` (processes), ``C`` (seconds of processor), ``F`` (MB
+of each file) and ``O`` (open files of each process).
 
-Memory is what the tree holds in truth (shared pages counted once, swapped ones too), looked at the more often the nearer it
-is to its limit. The kernel's own limit of address space would end Node, Java and Go at their start: they reserve gigabytes
-that they never use. It is asked for less: that no process takes more private memory than the limit and ``SPARE``, so that one
-that runs away between two looks meets an end.
+Memory is what the tree holds in truth (shared pages counted once, swapped ones too), looked at the
+more often the nearer it is to its limit. The kernel's own limit of address space would end Node,
+Java and Go at their start: they reserve gigabytes that they never use. It is asked for less: that
+no process takes more private memory than the limit and ``SPARE``, so that one that runs away
+between two looks meets an end.
 """
 
 import ctypes
@@ -14,17 +17,29 @@ import os
 import struct
 import time
 
-CPU, FSIZE, DATA, NOFILE = 0, 1, 2, 7  # of setrlimit, the same on x86-64 and ARM64
-MB, SPARE = 1 << 20, 1 << 30
-OFTEN, SELDOM, NEAR = 0.1, 1.0, 0.5
-THREADS_EACH = 16  # threads that the limit of processes allows for each of them, all processes together
+# of setrlimit, the same on x86-64 and ARM64
+CPU = 0
+FSIZE = 1
+DATA = 2
+NOFILE = 7
+MB = 1 << 20
+SPARE = 1 << 30
+OFTEN = 0.1
+SELDOM = 1.0
+NEAR = 0.5
+# threads that the limit of processes allows for each of them, all processes together
+THREADS_EACH = 16
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def given(policy: str) -> dict[str, int]:
     """The limits that a policy names, by their letter."""
-    return {line[0]: int(line[1:]) for line in policy.split("\n") if line[:1] in ("M", "P", "C", "F", "O")}
+    return {
+        line[0]: int(line[1:])
+        for line in policy.split("\n")
+        if line[:1] in ("M", "P", "C", "F", "O")
+    }
 
 
 def limit(bounds: dict[str, int]) -> None:
@@ -43,7 +58,8 @@ def limit(bounds: dict[str, int]) -> None:
 
 
 class Watch:
-    """Looks at a server's tree; ``pause``: seconds between two, None where there is nothing to look for."""
+    """Looks at a server's tree; ``pause``: seconds between two, None where there is nothing to look
+    for."""
 
     def __init__(self, bounds: dict[str, int], wrapped: int) -> None:
         self._bounds = {name: most for name, most in bounds.items() if name in ("M", "P", "C")}
@@ -58,7 +74,8 @@ class Watch:
         return self.pause is not None and time.monotonic() >= self._next
 
     def look(self, tree: list[int]) -> tuple[str, int, int] | None:
-        """What the processes use more of than they may, how much, and how much they may; None while all is well."""
+        """What the processes use more of than they may, how much, and how much they may; None while
+        all is well."""
         near = 0.0
         for what, most in self._bounds.items():
             used = _USED[what](tree, most) - (self._wrapped if what == "P" else 0)
@@ -71,7 +88,8 @@ class Watch:
 
 
 def _memory_mb(pids: list[int], most: int) -> int:
-    """Pages of all, first as each has them (cheap); where that is too much, those that several have are counted once.
+    """Pages of all, first as each has them (cheap); where that is too much, those that several have
+    are counted once.
 
     Files in memory (memfd) count as far as no process has them mapped.
     """
@@ -112,7 +130,9 @@ def _own_kb(pid: int) -> int:
     words = _words(f"/proc/{pid}/smaps_rollup")
     if b"Pss:" not in words:
         return _resident_kb(pid)
-    return sum(int(words[words.index(name) + 1]) for name in (b"Pss:", b"SwapPss:") if name in words)
+    return sum(
+        int(words[words.index(name) + 1]) for name in (b"Pss:", b"SwapPss:") if name in words
+    )
 
 
 def _seconds(pids: list[int], most: int) -> int:

@@ -1,4 +1,5 @@
-"""Whether this machine can give a server namespaces of its own (bubblewrap), found out by doing it."""
+"""Whether this machine can give a server namespaces of its own (bubblewrap), found out by doing
+it."""
 
 from __future__ import annotations
 
@@ -11,15 +12,31 @@ from mcpregistry.domain.errors import ConnectionFailed
 from mcpregistry.domain.text.canonical import plain
 
 PROGRAM = "bwrap"
-TRIED_SECONDS, KEPT_SECONDS = 5.0, 60.0
+TRIED_SECONDS = 5.0
+KEPT_SECONDS = 60.0
 REMEDY = (
     "Install bubblewrap 0.10 or newer, or a package of it that supports --ro-bind-fd (apt install bubblewrap), and allow "
     "this site's user to create user namespaces. Or choose 'Enforced' instead of 'Strict'."
 )
 _TRIAL = [
-    "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--die-with-parent", "--cap-drop",
-    "ALL", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "/bin/sh", "-c", ":",
-]  # fmt: skip
+    "--unshare-user-try",
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-net",
+    "--die-with-parent",
+    "--cap-drop",
+    "ALL",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+    "--remount-ro",
+    "/dev",
+    "/bin/sh",
+    "-c",
+    ":",
+]
 _answer: tuple[float, str] | None = None
 
 
@@ -30,7 +47,8 @@ def program() -> str | None:
 
 
 def missing() -> str:
-    """Why servers have no namespaces of their own here; empty where they can. Up to some seconds, the first time."""
+    """Why servers have no namespaces of their own here; empty where they can. Up to some seconds,
+    the first time."""
     global _answer  # noqa: PLW0603  what a machine can do, asked at every start of a server
     now = time.monotonic()
     if _answer is None or now - _answer[0] > KEPT_SECONDS:
@@ -39,9 +57,12 @@ def missing() -> str:
 
 
 def check() -> None:
-    """Raises ConnectionFailed (nothing sent) where a server that is to have namespaces cannot have them."""
+    """Raises ConnectionFailed (nothing sent) where a server that is to have namespaces cannot have
+    them."""
     if why := missing():
-        raise ConnectionFailed(f"The server cannot be started in its own namespaces: {why}.", remedy=REMEDY)
+        raise ConnectionFailed(
+            f"The server cannot be started in its own namespaces: {why}.", remedy=REMEDY
+        )
 
 
 def _tried() -> str:
@@ -51,12 +72,21 @@ def _tried() -> str:
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         ended = subprocess.run(  # noqa: S603  the system's own program, with words of ours
-            [file, "--ro-bind-fd", str(place), "/", *_TRIAL], pass_fds=[place], stdin=subprocess.DEVNULL, env={},
-            capture_output=True, text=True, errors="replace", timeout=TRIED_SECONDS, check=False,
-        )  # fmt: skip
+            [file, "--ro-bind-fd", str(place), "/", *_TRIAL],
+            pass_fds=[place],
+            stdin=subprocess.DEVNULL,
+            env={},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TRIED_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap cannot be run ({plain(str(error), 200)})"
     finally:
         os.close(place)
     said = plain((ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1], 200)
-    return f"bubblewrap cannot create namespaces on this machine ({said})" if ended.returncode else ""
+    return (
+        f"bubblewrap cannot create namespaces on this machine ({said})" if ended.returncode else ""
+    )

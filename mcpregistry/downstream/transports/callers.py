@@ -1,10 +1,12 @@
 """Recognises connections to this site that a program inside one of its own sandboxes has opened.
 
-A launcher (``launcher.py``) stays the ancestor of all that its server starts, which the kernel ensures. So processes below
-a launcher are inside, all others outside, and whoever holds the socket has opened the connection. A program can hide a
-socket from ``/proc``, but cannot make a process outside hold it. So a connection that nobody seems to hold comes from inside,
-unless a process outside cannot be looked into, such as that of an SSH tunnel: then it may be that one's. If ``/proc`` is
-mounted with ``hidepid``, such processes are not seen at all, and their connections count as ones from inside.
+A launcher (``launcher.py``) stays the ancestor of all that its server starts, which the kernel
+ensures. So processes below a launcher are inside, all others outside, and whoever holds the socket
+has opened the connection. A program can hide a socket from ``/proc``, but cannot make a process
+outside hold it. So a connection that nobody seems to hold comes from inside, unless a process
+outside cannot be looked into, such as that of an SSH tunnel: then it may be that one's. If
+``/proc`` is mounted with ``hidepid``, such processes are not seen at all, and their connections
+count as ones from inside.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
 Address = tuple[str, int]
-_PROCESSES, _TABLES = "/proc", ("/proc/net/tcp", "/proc/net/tcp6")
+_PROCESSES = "/proc"
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LAUNCHER = "mcpregistry/downstream/transports/launcher.py"
-_PROGRAM, _POLICY = 3, 5  # words of a launcher's command line: python -I -S launcher.py CONTROL POLICY ARGV…
+# words of a launcher's command line: python -I -S launcher.py CONTROL POLICY ARGV…
+_PROGRAM = 3
+_POLICY = 5
 _WORD = 8  # hexadecimal digits of 32 bits of an address
 
 
@@ -35,7 +40,8 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """``user`` is its effective one; of one that has ended (``is_zombie``) only the number is left."""
+    """``user`` is its effective one; of one that has ended (``is_zombie``) only the number is
+    left."""
 
     pid: int
     parent: int
@@ -44,12 +50,14 @@ class _Process:
 
 
 def are_processes_hidden() -> bool:
-    """Whether ``/proc`` shows only some processes to this one, as it does if it is mounted with ``hidepid``."""
+    """Whether ``/proc`` shows only some processes to this one, as it does if it is mounted with
+    ``hidepid``."""
     return os.path.isdir(_PROCESSES) and not _read(f"{_PROCESSES}/1/stat")
 
 
 def is_from_sandbox(client: Address, server: Address) -> bool:
-    """Return whether a confined server, or what it started, has opened this TCP connection to ``server``.
+    """Return whether a confined server, or what it started, has opened this TCP connection to
+    ``server``.
 
     Looks through the processes of this machine, which takes some milliseconds.
     """
@@ -83,9 +91,15 @@ def _may_be_outside(others: Iterator[int], sockets: set[str]) -> bool:
 
 
 def _others(processes: list[_Process], inside: set[int]) -> Iterator[int]:
-    """Processes of this user outside of the sandboxes; not the first of the machine, which opens no connections."""
+    """Processes of this user outside of the sandboxes; not the first of the machine, which opens no
+    connections."""
     for each in reversed(processes):  # whoever connects was often started last
-        if each.pid not in inside and each.user == os.geteuid() and each.pid != 1 and not each.is_zombie:
+        if (
+            each.pid not in inside
+            and each.user == os.geteuid()
+            and each.pid != 1
+            and not each.is_zombie
+        ):
             yield each.pid
 
 
@@ -95,9 +109,13 @@ def _processes() -> Iterator[_Process]:
     for name in filter(str.isdecimal, names):
         try:
             with open(f"{_PROCESSES}/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]  # its name may have brackets as well
-            yield _Process(int(name), int(parent), os.stat(f"{_PROCESSES}/{name}").st_uid, state == b"Z")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # has ended, or is hidden from this user
+                # its name may have brackets as well
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+            yield _Process(
+                int(name), int(parent), os.stat(f"{_PROCESSES}/{name}").st_uid, state == b"Z"
+            )
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # has ended, or is hidden from this user
             continue
 
 
@@ -113,7 +131,8 @@ def _inside(processes: list[_Process], launchers: list[int]) -> set[int]:
 
 
 def _confines(pid: int) -> bool:
-    """Whether it is a launcher whose policy has a line for the sandbox; those for limits begin with a capital."""
+    """Whether it is a launcher whose policy has a line for the sandbox; those for limits begin with
+    a capital."""
     words = _read(f"{_PROCESSES}/{pid}/cmdline").decode(errors="replace").split("\0")
     if len(words) <= _POLICY or not words[_PROGRAM].endswith(_LAUNCHER):
         return False
@@ -122,7 +141,9 @@ def _confines(pid: int) -> bool:
 
 def _is_of_this_machine(host: str) -> bool:
     """Whether it is an address of this machine: only such a one can be bound."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+    ) as probe:
         try:
             probe.bind((host, 0))
         except OSError:
@@ -131,7 +152,8 @@ def _is_of_this_machine(host: str) -> bool:
 
 
 def _rows(client: Address, server: Address) -> list[_Row]:
-    """The client's sockets. A rule of the firewall may have led it here from another port: then all with its address count."""
+    """The client's sockets. A rule of the firewall may have led it here from another port: then all
+    with its address count."""
     found = [row for row in _sockets(client[1]) if row.local == client]
     return [row for row in found if row.remote == server] or found
 
@@ -155,16 +177,20 @@ def _address(text: str) -> Address:
 
 
 def _plain(address: Address) -> Address:
-    """Without the name of an interface; one of IPv4 as such, also if it was written as one of IPv6."""
+    """Without the name of an interface; one of IPv4 as such, also if it was written as one of
+    IPv6."""
     parsed = ip_address(address[0].partition("%")[0])
     inner = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
     return str(inner or parsed), address[1]
 
 
 def _holds(pid: int, sockets: set[str]) -> bool | None:
-    """Whether any thread of the process holds one of these sockets; None if it cannot be looked into."""
+    """Whether any thread of the process holds one of these sockets; None if it cannot be looked
+    into."""
     try:
-        return any(_has(f"{_PROCESSES}/{pid}/task/{thread}/fd", sockets) for thread in _threads(pid))
+        return any(
+            _has(f"{_PROCESSES}/{pid}/task/{thread}/fd", sockets) for thread in _threads(pid)
+        )
     except PermissionError:
         return None
 

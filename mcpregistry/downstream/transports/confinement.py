@@ -1,30 +1,50 @@
-"""Landlock and seccomp for one stdio server: applied by ``launcher.py`` in the child that becomes it.
+"""Landlock and seccomp for one stdio server: applied by ``launcher.py`` in the child that becomes
+it.
 
-Standard library only, and no more of it than the launcher loads anyway. The whole program rests on these:
+Standard library only, and no more of it than the launcher loads anyway. The whole program rests on
+these:
 
-* What is applied can only be made narrower afterwards, and everything that the server starts inherits it.
+* What is applied can only be made narrower afterwards, and everything that the server starts
+  inherits it.
 * Where a part cannot be applied that this kernel has, the server is not started (``OSError``).
-* ``abi`` and ``filtered`` say what this kernel has; ``services/servers/sandbox.py`` puts it into words.
+* ``abi`` and ``filtered`` say what this kernel has; ``services/servers/sandbox.py`` puts it into
+  words.
 """
 
 import ctypes
 import os
 import struct
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
-NO_NEW_PRIVS, SET_SECCOMP, RLIMIT_CORE = 38, 22, 4
+# the same on every architecture
+CREATE_RULESET = 444
+ADD_RULE = 445
+RESTRICT_SELF = 446
+NO_NEW_PRIVS = 38
+SET_SECCOMP = 22
+RLIMIT_CORE = 4
 
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL = 1, 2, 4, 8, 1 << 14, 1 << 15
+EXECUTE = 1
+WRITE_FILE = 2
+READ_FILE = 4
+READ_DIR = 8
+TRUNCATE = 1 << 14
+IOCTL = 1 << 15
 READING = EXECUTE | READ_FILE | READ_DIR
-_BIND, _CONNECT, _OF_PATH, _OF_PORT = 1, 2, 1, 2
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL  # the kernel refuses any other for what is no folder
+_BIND = 1
+_CONNECT = 2
+_OF_PATH = 1
+_OF_PORT = 2
+# the kernel refuses any other for what is no folder
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
 
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # by the name of the machine: its number in filters
-# The numbers of system calls on x86-64 and on ARM64, as in the headers of the kernel. None: the machine has no such call.
+# by the name of the machine: its number in filters
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# The numbers of system calls on x86-64 and on ARM64, as in the headers of the kernel. None: the
+# machine has no such call.
 _Numbers = tuple[int, int | None]
-# Refused: a process would leave what was applied, look into other processes, or load code into the kernel. Shared memory,
-# semaphores and queues are found by number or name, of which Landlock knows nothing. io_uring would open sockets without
-# the filter.
+# Refused: a process would leave what was applied, look into other processes, or load code into the
+# kernel. Shared memory, semaphores and queues are found by number or name, of which Landlock knows
+# nothing. io_uring would open sockets without the filter.
 _REFUSED: dict[str, _Numbers] = {
     "unshare": (272, 97),
     "setns": (308, 268),
@@ -109,33 +129,60 @@ _JUDGED: dict[str, _Numbers] = {
     "clone3": (435, 435),
     "openat2": (437, 437),
 }
-_NEW_USER, _FAST_OPEN = 0x10000000, 0x20000000
-# The place of an argument, counted from 0: of the flags in calls that send, of the mode in calls that set it, and of flags
-# and mode in calls that may create a file.
+_NEW_USER = 0x10000000
+_FAST_OPEN = 0x20000000
+# The place of an argument, counted from 0: of the flags in calls that send, of the mode in calls
+# that set it, and of flags and mode in calls that may create a file.
 _SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
-_SETTING_MODE = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "mknod": 1, "mknodat": 2, "creat": 1, "fchmodat2": 2}
+_SETTING_MODE = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "mknod": 1,
+    "mknodat": 2,
+    "creat": 1,
+    "fchmodat2": 2,
+}
 _CREATING = {"open": (1, 2), "openat": (2, 3)}
-_SET_ID, _CREATES = 0o6000, 0o100 | 0o20000000  # set-user-id and set-group-id; O_CREAT and O_TMPFILE
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
-_EPERM, _EACCES, _ENOSYS = 1, 13, 38
-_OPENAT2, _NO_LINKS, _NO_PLACE = 437, 4, (2, 13, 20, 36, 40)  # not found, not allowed, no folder, too long, a link
-_LOAD, _EQUALS, _AT_LEAST, _ANY_OF, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+# set-user-id and set-group-id; O_CREAT and O_TMPFILE
+_SET_ID = 0o6000
+_CREATES = 0o100 | 0o20000000
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x50000
+_KILL = 0x80000000
+_EPERM = 1
+_EACCES = 13
+_ENOSYS = 38
+# not found, not allowed, no folder, too long, a link
+_OPENAT2 = 437
+_NO_LINKS = 4
+_NO_PLACE = (2, 13, 20, 36, 40)
+_LOAD = 0x20
+_EQUALS = 0x15
+_AT_LEAST = 0x35
+_ANY_OF = 0x45
+_AND = 0x54
+_RETURN = 0x06
 
 Instruction = tuple[int, int, int, int]
 
 
 def loaded_libc() -> ctypes.CDLL:
-    """The C library, to be handed on where it is called often: loading it costs as much as several calls."""
+    """The C library, to be handed on where it is called often: loading it costs as much as several
+    calls."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     return libc
 
 
 def abi() -> int:
-    """The version of Landlock that this kernel has; 0 where there is none, or it is switched off."""
+    """The version of Landlock that this kernel has; 0 where there is none, or it is switched
+    off."""
     if os.uname().sysname != "Linux":
         return 0
-    return max(0, loaded_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+    return max(
+        0, loaded_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    )
 
 
 def filtered() -> bool:
@@ -148,11 +195,13 @@ def filtered() -> bool:
 
 
 def apply(policy: str) -> None:
-    """Confine this process, for good. Call it with one thread, right before ``exec``. Raises OSError.
+    """Confine this process, for good. Call it with one thread, right before ``exec``. Raises
+    OSError.
 
-    ``policy``: a line for each path, ``r`` or ``w`` and the path; a line ``n`` where the network is open, or ``t`` where
-    TCP is, to the ports in lines ``c`` (to connect to) and ``b`` (to listen on). With a line ``x``, bubblewrap comes next
-    (``namespaces.py``): files, the filter and capabilities are left to it.
+    ``policy``: a line for each path, ``r`` or ``w`` and the path; a line ``n`` where the network is
+    open, or ``t`` where TCP is, to the ports in lines ``c`` (to connect to) and ``b`` (to listen
+    on). With a line ``x``, bubblewrap comes next (``namespaces.py``): files, the filter and
+    capabilities are left to it.
     """
     lines = policy.split("\n")
     strict = any(line[:1] == "x" for line in lines)
@@ -166,8 +215,8 @@ def apply(policy: str) -> None:
     _restrict(libc, version, paths, _ports(lines))
     if strict:
         return
-    # Of a site that runs as root: with its capabilities, the environment of others can be read in /proc past Landlock.
-    # Without new privileges they do not come back with the next program.
+    # Of a site that runs as root: with its capabilities, the environment of others can be read in
+    # /proc past Landlock. Without new privileges they do not come back with the next program.
     _checked(libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)), "capabilities")
     if filtered():
         _filter(libc, compiled(policy))
@@ -177,7 +226,11 @@ def _ports(lines: list[str]) -> list[tuple[int, int]] | None:
     """Right and number of the ports that are open; None where all are."""
     if "n" in lines:
         return None
-    return [({"b": _BIND, "c": _CONNECT}[line[0]], int(line[1:])) for line in lines if line[:1] in ("b", "c")]
+    return [
+        ({"b": _BIND, "c": _CONNECT}[line[0]], int(line[1:]))
+        for line in lines
+        if line[:1] in ("b", "c")
+    ]
 
 
 def _checked(result: int, what: str) -> int:
@@ -187,9 +240,13 @@ def _checked(result: int, what: str) -> int:
 
 
 def _restrict(
-    libc: ctypes.CDLL, version: int, paths: list[tuple[str, str]] | None, ports: list[tuple[int, int]] | None
+    libc: ctypes.CDLL,
+    version: int,
+    paths: list[tuple[str, str]] | None,
+    ports: list[tuple[int, int]] | None,
 ) -> None:
-    """Landlock: files by path, TCP by port, signals and abstract sockets of others. None: left as it is."""
+    """Landlock: files by path, TCP by port, signals and abstract sockets of others. None: left as
+    it is."""
     every = (1 << 13) - 1 | (1 << 13 if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
     every |= IOCTL if version >= 5 else 0
     files = 0 if paths is None else every
@@ -205,21 +262,29 @@ def _restrict(
         size = 24
     attributes = struct.pack("QQQ", files, tcp, scoped)[:size]
     ruleset = _checked(
-        libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)), "Landlock"
+        libc.syscall(
+            CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
+        ),
+        "Landlock",
     )
     for kind, path in paths or ():
         _allow(libc, ruleset, path, READING if kind == "r" else every)
     for right, port in (ports or ()) if tcp else ():
         rule = struct.pack("QQ", right, port)
-        _checked(libc.syscall(ADD_RULE, ruleset, _OF_PORT, rule, ctypes.c_uint32(0)), f"port {port}")
+        _checked(
+            libc.syscall(ADD_RULE, ruleset, _OF_PORT, rule, ctypes.c_uint32(0)), f"port {port}"
+        )
     _checked(libc.syscall(RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "Landlock")
     os.close(ruleset)
 
 
 def opened(path: str, libc: ctypes.CDLL | None = None) -> int | None:
-    """The place itself, to be given on; None for one that does not exist, or leads along a link (it may be one since)."""
+    """The place itself, to be given on; None for one that does not exist, or leads along a link (it
+    may be one since)."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_LINKS)
-    place: int = (libc or loaded_libc()).syscall(_OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    place: int = (libc or loaded_libc()).syscall(
+        _OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how))
+    )
     if place < 0 and ctypes.get_errno() in _NO_PLACE:
         return None
     return _checked(place, path)
@@ -238,7 +303,8 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
 
 
 def program(network: str, machine: str) -> list[Instruction]:
-    """The filter: which system calls are refused on this ``machine``, as (code, jump if true, if false, value).
+    """The filter: which system calls are refused on this ``machine``, as (code, jump if true, if
+    false, value).
 
     ``network``: open (TCP and UDP), tcp, connect (TCP that listens nowhere), or none.
     """
@@ -259,33 +325,54 @@ def program(network: str, machine: str) -> list[Instruction]:
         (_RETURN, 0, 0, _ERRNO | _ENOSYS),
     ]  # its flags cannot be read here: libc uses clone
     code += [
-        (_EQUALS, 0, 4, judged["clone"]), (_LOAD, 0, 0, 16), (_ANY_OF, 0, 1, _NEW_USER), (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_EQUALS, 0, 4, judged["clone"]),
+        (_LOAD, 0, 0, 16),
+        (_ANY_OF, 0, 1, _NEW_USER),
+        (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
         # of another process of the same user: one second of processor time, and the kernel ends it
-        (_EQUALS, 0, 4, judged["prlimit64"]), (_LOAD, 0, 0, 16), (_EQUALS, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_EQUALS, 0, 4, judged["prlimit64"]),
+        (_LOAD, 0, 0, 16),
+        (_EQUALS, 1, 0, 0),
+        (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
-    ]  # fmt: skip
+    ]
     code += _without_set_id(judged)
     if network in ("tcp", "connect"):
-        code += [each for call, place in _SENDING.items() for each in _connecting(judged[call], place)]
-    if network == "connect":  # without an address the kernel chooses the port, and Landlock is not asked
+        code += [
+            each for call, place in _SENDING.items() for each in _connecting(judged[call], place)
+        ]
+    # without an address the kernel chooses the port, and Landlock is not asked
+    if network == "connect":
         code += [(_EQUALS, 0, 1, judged["listen"]), (_RETURN, 0, 0, _ERRNO | _EACCES)]
-    return [*code, *_pairs(judged["socketpair"]), *_sockets(judged["socket"], network), (_RETURN, 0, 0, _ALLOW)]
+    return [
+        *code,
+        *_pairs(judged["socketpair"]),
+        *_sockets(judged["socket"], network),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
 
 
 def _numbers(calls: dict[str, _Numbers], machine: str) -> dict[str, int]:
     """The numbers of those calls that this machine has."""
     column = [*_ARCHITECTURES].index(machine)
-    return {name: number for name, numbers in calls.items() if (number := numbers[column]) is not None}
+    return {
+        name: number for name, numbers in calls.items() if (number := numbers[column]) is not None
+    }
 
 
 def _without_set_id(judged: dict[str, int]) -> list[Instruction]:
-    """No file gets a set-user-id or set-group-id bit: another user of this machine could run it with this user's rights.
+    """No file gets a set-user-id or set-group-id bit: another user of this machine could run it
+    with this user's rights.
 
-    ``openat2`` hides its mode from the filter, so it is answered as by a kernel that has no such call.
+    ``openat2`` hides its mode from the filter, so it is answered as by a kernel that has no such
+    call.
     """
     refused = [(_ANY_OF, 0, 1, _SET_ID), (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)]
-    code: list[Instruction] = [(_EQUALS, 0, 1, judged["openat2"]), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
+    code: list[Instruction] = [
+        (_EQUALS, 0, 1, judged["openat2"]),
+        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
+    ]
     for call, mode in _SETTING_MODE.items():
         if call in judged:
             code += [(_EQUALS, 0, 4, judged[call]), (_LOAD, 0, 0, 16 + 8 * mode), *refused]
@@ -304,30 +391,54 @@ def _without_set_id(judged: dict[str, int]) -> list[Instruction]:
 def _connecting(call: int, argument: int) -> list[Instruction]:
     """Data that is sent with the connection (TCP Fast Open) connects past Landlock, to any port."""
     return [
-        (_EQUALS, 0, 4, call), (_LOAD, 0, 0, 16 + 8 * argument), (_ANY_OF, 0, 1, _FAST_OPEN), (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_EQUALS, 0, 4, call),
+        (_LOAD, 0, 0, 16 + 8 * argument),
+        (_ANY_OF, 0, 1, _FAST_OPEN),
+        (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
-    ]  # fmt: skip
+    ]
 
 
 def _pairs(pair: int) -> list[Instruction]:
-    """Streams and packets in order: either end of a pair of datagrams sends to any socket with a path (a system's log)."""
+    """Streams and packets in order: either end of a pair of datagrams sends to any socket with a
+    path (a system's log)."""
     return [
-        (_EQUALS, 0, 8, pair), (_LOAD, 0, 0, 16), (_EQUALS, 0, 4, 1), (_LOAD, 0, 0, 24), (_AND, 0, 0, 0xF),
-        (_EQUALS, 2, 0, 1), (_EQUALS, 1, 0, 5), (_RETURN, 0, 0, _ERRNO | _EACCES), (_RETURN, 0, 0, _ALLOW),
-    ]  # fmt: skip
+        (_EQUALS, 0, 8, pair),
+        (_LOAD, 0, 0, 16),
+        (_EQUALS, 0, 4, 1),
+        (_LOAD, 0, 0, 24),
+        (_AND, 0, 0, 0xF),
+        (_EQUALS, 2, 0, 1),
+        (_EQUALS, 1, 0, 5),
+        (_RETURN, 0, 0, _ERRNO | _EACCES),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
 
 
 def _sockets(socket: int, network: str) -> list[Instruction]:
-    """None at all, TCP, or TCP and UDP: a path's socket (a database, Docker, a desktop) Landlock would let through."""
+    """None at all, TCP, or TCP and UDP: a path's socket (a database, Docker, a desktop) Landlock
+    would let through."""
     refuse = (_RETURN, 0, 0, _ERRNO | _EACCES)
     if network == "none":
         return [(_EQUALS, 0, 1, socket), refuse]
-    beyond = 3 if network == "open" else 2  # the first kind of socket that is refused; 1 is a stream, 2 a datagram
+    # the first kind of socket that is refused; 1 is a stream, 2 a datagram
+    beyond = 3 if network == "open" else 2
     return [
-        (_EQUALS, 0, 13, socket), (_LOAD, 0, 0, 16), (_EQUALS, 2, 0, 2), (_EQUALS, 1, 0, 10), refuse,
-        (_LOAD, 0, 0, 24), (_AND, 0, 0, 0xF), (_AT_LEAST, 0, 1, beyond), refuse,
-        (_LOAD, 0, 0, 32), (_EQUALS, 3, 0, 0), (_EQUALS, 2, 0, 6), (_EQUALS, 1, 0, 17), refuse,
-    ]  # fmt: skip
+        (_EQUALS, 0, 13, socket),
+        (_LOAD, 0, 0, 16),
+        (_EQUALS, 2, 0, 2),
+        (_EQUALS, 1, 0, 10),
+        refuse,
+        (_LOAD, 0, 0, 24),
+        (_AND, 0, 0, 0xF),
+        (_AT_LEAST, 0, 1, beyond),
+        refuse,
+        (_LOAD, 0, 0, 32),
+        (_EQUALS, 3, 0, 0),
+        (_EQUALS, 2, 0, 6),
+        (_EQUALS, 1, 0, 17),
+        refuse,
+    ]
 
 
 def compiled(policy: str) -> bytes:

@@ -23,7 +23,8 @@ class Event:
 
 
 class StreamLines:
-    """Splits a stream into lines that end in LF, CRLF or CR, without the byte order mark in front."""
+    """Splits a stream into lines that end in LF, CRLF or CR, without the byte order mark in
+    front."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -37,9 +38,11 @@ class StreamLines:
         return len(self._partial)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that are complete with this chunk. Raises ResourceLimit beyond ``limit`` bytes of one."""
+        """The lines that are complete with this chunk. Raises ResourceLimit beyond ``limit`` bytes
+        of one."""
         if self._after_cr and chunk.startswith(b"\n"):
-            chunk, self._after_cr = chunk[1:], False
+            chunk = chunk[1:]
+            self._after_cr = False
         if b"\r" in chunk:
             self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -51,7 +54,8 @@ class StreamLines:
             lines.insert(0, bytes(self._partial))
             self._partial = bytearray(lines.pop())
         if lines and not self._begun:
-            lines[0], self._begun = lines[0].removeprefix(BOM), True
+            lines[0] = lines[0].removeprefix(BOM)
+            self._begun = True
         if len(self._partial) > self._limit:
             raise too_large(self._limit)
         return lines
@@ -60,14 +64,16 @@ class StreamLines:
 class EventReader:
     """Feed it bytes, get whole events. Raises ResourceLimit when one event passes ``limit`` bytes.
 
-    ``last_id`` is the id of the last whole event (empty: none had one), also of one without data, with which MCP
-    servers open a stream that can be read on. ``retry`` is how long they ask us to wait before that, in seconds.
+    ``last_id`` is the id of the last whole event (empty: none had one), also of one without data,
+    with which MCP servers open a stream that can be read on. ``retry`` is how long they ask us to
+    wait before that, in seconds.
     """
 
     def __init__(self, limit: int, *, last_id: str = "", retry: float = RETRY_SECONDS) -> None:
         self.last_id = last_id
         self.retry = retry
-        self.unreadable: DownstreamError | None = None  # what is wrong with the last event that held no message
+        # what is wrong with the last event that held no message
+        self.unreadable: DownstreamError | None = None
         self._next_id = last_id
         self._limit = limit
         self._lines = StreamLines(limit)
@@ -75,7 +81,8 @@ class EventReader:
         self._kind = "message"
 
     def anew(self) -> EventReader:
-        """For the stream that goes on where this one ended: a half event is forgotten, id and pause stay."""
+        """For the stream that goes on where this one ended: a half event is forgotten, id and pause
+        stay."""
         return EventReader(self._limit, last_id=self.last_id, retry=self.retry)
 
     def feed(self, chunk: bytes) -> list[Event]:
@@ -111,12 +118,14 @@ class EventReader:
     def _dispatch(self) -> Event | None:
         event = Event(self._kind, bytes(self._data)) if self._data else None
         self.last_id = self._next_id
-        self._data, self._kind = None, "message"
+        self._data = None
+        self._kind = "message"
         return event
 
 
 class MessageStream:
-    """A stream for the SDK: events without a message, such as heartbeats, are left out, and each message is valid JSON.
+    """A stream for the SDK: events without a message, such as heartbeats, are left out, and each
+    message is valid JSON.
 
     ``message_in`` returns the message in an event's data as bytes, or None.
     """
@@ -147,8 +156,11 @@ class MessageStream:
         return b""
 
     def _dispatch(self) -> bytes:
-        fields, data = self._fields, b"\n".join(self._data)
-        self._fields, self._data, self._size = [], [], 0
+        fields = self._fields
+        data = b"\n".join(self._data)
+        self._fields = []
+        self._data = []
+        self._size = 0
         message = self._message_in(data) if data else b""
         if message is None:
             return b""

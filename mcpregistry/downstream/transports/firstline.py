@@ -1,7 +1,8 @@
 """The interpreter of a script, found as the kernel finds it (``fs/binfmt_script.c``).
 
-The launcher lets a server read its interpreter, so whatever a first line can make us take for one, the server can read.
-Its text comes from the package. So only what the kernel itself would start counts, and nothing is guessed.
+The launcher lets a server read its interpreter, so whatever a first line can make us take for one,
+the server can read. Its text comes from the package. So only what the kernel itself would start
+counts, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ _BLANKS = b" \t"
 
 
 def interpreters_of(file: str, path: str, trusted: tuple[str, ...]) -> list[str]:
-    """The files that run this script, the nearest first; empty for a program or a file that cannot be read.
+    """The files that run this script, the nearest first; empty for a program or a file that cannot
+    be read.
 
-    ``path``: where ``#!/usr/bin/env NAME`` looks for its program. An interpreter may be a script itself only in a folder
-    of that path or in a ``trusted`` one. Raises ConfigInvalid, with what to write instead.
+    ``path``: where ``#!/usr/bin/env NAME`` looks for its program. An interpreter may be a script
+    itself only in a folder of that path or in a ``trusted`` one. Raises ConfigInvalid, with what to
+    write instead.
     """
     found: list[str] = []
     folders = tuple(map(os.path.realpath, [*filter(None, path.split(os.pathsep)), *trusted]))
@@ -40,7 +43,8 @@ def interpreters_of(file: str, path: str, trusted: tuple[str, ...]) -> list[str]
 
 
 def parse(first: bytes, file: str) -> tuple[str, str]:
-    """Interpreter and its one argument (empty: none) of a script's first 256 bytes. Raises ConfigInvalid.
+    """Interpreter and its one argument (empty: none) of a script's first 256 bytes. Raises
+    ConfigInvalid.
 
     Everything behind the interpreter is a single argument, also where it contains blanks.
     """
@@ -53,7 +57,9 @@ def parse(first: bytes, file: str) -> tuple[str, str]:
     if not name:
         raise _refused(file, "names no interpreter in its first line")
     if not newline and len(head) >= READ_BYTES and not argument:
-        raise _refused(file, f"has an interpreter of more than {READ_BYTES} bytes in its first line")
+        raise _refused(
+            file, f"has an interpreter of more than {READ_BYTES} bytes in its first line"
+        )
     try:
         return name.decode(), argument.strip(_BLANKS).decode()
     except UnicodeDecodeError:
@@ -75,7 +81,8 @@ def _script_line(file: str) -> bytes:
 def _found_by_env(file: str, argument: str, path: str) -> str:
     if not argument or any(sign in argument for sign in " =/\\'\"$") or argument.startswith("-"):
         raise _refused(
-            file, f"starts with '#!/usr/bin/env {argument[:100]}', but only '#!/usr/bin/env NAME' is supported"
+            file,
+            f"starts with '#!/usr/bin/env {argument[:100]}', but only '#!/usr/bin/env NAME' is supported",
         )
     found = shutil.which(argument, path=path)
     if found is None or not os.path.isabs(found):
@@ -84,7 +91,8 @@ def _found_by_env(file: str, argument: str, path: str) -> str:
 
 
 def _check_interpreter(file: str, name: str, folders: tuple[str, ...]) -> None:
-    """It is a program, or a script where programs are expected: no file whose text its owner keeps to himself."""
+    """It is a program, or a script where programs are expected: no file whose text its owner keeps
+    to himself."""
     if not os.path.isabs(name):
         raise _refused(file, f"names the interpreter '{name[:100]}' without an absolute path")
     try:

@@ -1,9 +1,11 @@
-"""Streamable HTTP: the SDK's transport for the handshake and the streams, direct posts for requests.
+"""Streamable HTTP: the SDK's transport for the handshake and the streams, direct posts for
+requests.
 
 Both go through the guarded client. A direct post carries what was negotiated: the protocol version,
-the legacy session id, the modern ``Mcp-Method``, ``Mcp-Name`` and ``Mcp-Param-*`` headers. The answer
-is one JSON body or an event stream, as the server likes (spec 2025-11-25 and 2026-07-28, transports).
-A legacy server may end that stream before the answer; what is left of it is asked for by GET (SEP-1699).
+the legacy session id, the modern ``Mcp-Method``, ``Mcp-Name`` and ``Mcp-Param-*`` headers. The
+answer is one JSON body or an event stream, as the server likes (spec 2025-11-25 and 2026-07-28,
+transports). A legacy server may end that stream before the answer; what is left of it is asked for
+by GET (SEP-1699).
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.domain.kinds import CHANGED
 from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.http_client.client import (
+    Attempt,
+    Outbound,
+    Reply,
+    redirect_target,
+    status_error,
+)
 from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.transports.eventstream import EventReader
 from mcpregistry.downstream.transports.messages import (
@@ -45,16 +53,26 @@ from mcpregistry.downstream.transports.messages import (
 )
 from mcpregistry.downstream.transports.refusals import refusal_of
 from mcpregistry.downstream.transports.request import Request
-from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
+from mcpregistry.downstream.transports.request_ids import (
+    FIRST,
+    cancelled_by_server,
+    cancelled_id,
+    own_id,
+)
 from mcpregistry.downstream.transports.sdk_transport import sdk_client
-from mcpregistry.downstream.transports.standing import LAST_EVENT_HEADER, StandingStream, pause_before
+from mcpregistry.downstream.transports.standing import (
+    LAST_EVENT_HEADER,
+    StandingStream,
+    pause_before,
+)
 from mcpregistry.downstream.transports.wire import Heard, OnNotice, closed, hear_nothing
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 LISTEN_SECONDS = 1.0
-RESUME_ATTEMPTS = 8  # in a row that bring nothing new: some 13 s, and longer where the server asks for that
+# in a row that bring nothing new: some 13 s, and longer where the server asks for that
+RESUME_ATTEMPTS = 8
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
 
@@ -86,7 +104,12 @@ class HttpChannel:
         check_url(self._url)
         await self._exit.enter_async_context(self._outbound)
         client = await self._exit.enter_async_context(
-            sdk_client(self._outbound, self._target.limits.message_bytes, self._note_session, self._standing)
+            sdk_client(
+                self._outbound,
+                self._target.limits.message_bytes,
+                self._note_session,
+                self._standing,
+            )
         )
         streams = streamable_http_client(
             self._url,
@@ -97,7 +120,10 @@ class HttpChannel:
         return await self._exit.enter_async_context(streams)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None:
         for notice in self._notices:
             notice.cancel()
@@ -116,7 +142,9 @@ class HttpChannel:
             return
         with contextlib.suppress(DownstreamError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                send = self._outbound.send("DELETE", self._url, headers=self._headers, data=None, attempt=Attempt())
+                send = self._outbound.send(
+                    "DELETE", self._url, headers=self._headers, data=None, attempt=Attempt()
+                )
                 async with send as reply:
                     await reply.body(self._target.limits.message_bytes)
 
@@ -128,9 +156,14 @@ class HttpChannel:
         """What a legacy server says by itself, for the SDK's session."""
         limit = self._target.limits.message_bytes
         return StandingStream(
-            self._outbound, self._url, headers, limit,
-            on_answered=self._listening.set, on_gap=self._missed, on_refused=self.fail,
-        )  # fmt: skip
+            self._outbound,
+            self._url,
+            headers,
+            limit,
+            on_answered=self._listening.set,
+            on_gap=self._missed,
+            on_refused=self.fail,
+        )
 
     def _missed(self) -> None:
         if self.on_tools_changed is not None:
@@ -158,7 +191,8 @@ class HttpChannel:
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
         self._keep_pause()
-        request_id, self._sequence = self._sequence, self._sequence + 1
+        request_id = self._sequence
+        self._sequence = self._sequence + 1
         attempt = Attempt(request.on_sent)
         try:
             async with asyncio.timeout(request.timeout) as clock:
@@ -181,12 +215,14 @@ class HttpChannel:
         """Raise ConnectionFailed (nothing sent) while the server wants to be left alone."""
         if (left := self._pause_until - time.monotonic()) > 0:
             raise ConnectionFailed(
-                "The server has asked for a pause.", remedy=f"Try again in {math.ceil(left)} seconds."
+                "The server has asked for a pause.",
+                remedy=f"Try again in {math.ceil(left)} seconds.",
             )
 
     async def _listened(self) -> None:
-        """Before the first request to a legacy server with sessions: its standing stream is there, or refused. What it
-        asks or tells there while it works on the request would be lost otherwise.
+        """Before the first request to a legacy server with sessions: its standing stream is there,
+        or refused. What it asks or tells there while it works on the request would be lost
+        otherwise.
         """
         if self._modern or SESSION_HEADER not in self._headers or self._listening.is_set():
             return
@@ -199,12 +235,16 @@ class HttpChannel:
         data = encode_request(request_id, request)
         headers = {**self._headers, **(request.headers or {})}
         for _ in range(2):
-            async with self._outbound.send("POST", self._url, headers=headers, data=data, attempt=attempt) as reply:
+            async with self._outbound.send(
+                "POST", self._url, headers=headers, data=data, attempt=attempt
+            ) as reply:
                 moved = redirect_target(self._url, reply)
                 if moved is None:
                     return await self._read(request_id, request, reply)
                 self._url = moved  # within the origin, method kept: usually a missing slash
-        raise ConnectionFailed("The server redirects in a loop.", remedy="Correct the server's URL.")
+        raise ConnectionFailed(
+            "The server redirects in a loop.", remedy="Correct the server's URL."
+        )
 
     async def _read(self, request_id: int, request: Request, reply: Reply) -> dict[str, Any]:
         if error := await refusal_of(reply, session=SESSION_HEADER in self._headers):
@@ -212,7 +252,10 @@ class HttpChannel:
                 self.fail(error)
             self._pause_until = max(self._pause_until, time.monotonic() + error.retry_after)
             raise error
-        limit = min(self._target.limits.message_bytes, request.max_bytes or self._target.limits.message_bytes)
+        limit = min(
+            self._target.limits.message_bytes,
+            request.max_bytes or self._target.limits.message_bytes,
+        )
         if reply.is_stream and reply.status == 200:
             return await self._read_stream(request_id, request, reply, limit)
         if reply.content_type != "application/json":
@@ -222,11 +265,17 @@ class HttpChannel:
                 sent=True,
             )
         message = parse_message(await reply.body(limit), self._warning_of_repair(request))
-        if reply.status < 400 and own_id(message.get("id")) != request_id and not is_nameless_error(message):
+        if (
+            reply.status < 400
+            and own_id(message.get("id")) != request_id
+            and not is_nameless_error(message)
+        ):
             raise ProtocolError("The server's answer belongs to another request.", sent=True)
         return read_reply(message)
 
-    async def _read_stream(self, request_id: int, request: Request, reply: Reply, limit: int) -> dict[str, Any]:
+    async def _read_stream(
+        self, request_id: int, request: Request, reply: Reply, limit: int
+    ) -> dict[str, Any]:
         reader = EventReader(limit)
         try:
             answer = await self._answer_in(reply, reader, request_id, request)
@@ -237,7 +286,9 @@ class HttpChannel:
         if answer is None and reader.last_id and not self._modern:
             answer = await self._read_on(reader, request_id, request)
         if answer is None:
-            raise reader.unreadable or ConnectionFailed("The server's answer ended before the result.", sent=True)
+            raise reader.unreadable or ConnectionFailed(
+                "The server's answer ended before the result.", sent=True
+            )
         return read_reply(answer)
 
     async def _answer_in(
@@ -260,8 +311,11 @@ class HttpChannel:
                     return message
         return None
 
-    def _message_in(self, data: bytes, reader: EventReader, request: Request, request_id: int) -> dict[str, Any] | None:
-        """The message of an event; None for a heartbeat or the like. Raises DownstreamError for an unreadable answer."""
+    def _message_in(
+        self, data: bytes, reader: EventReader, request: Request, request_id: int
+    ) -> dict[str, Any] | None:
+        """The message of an event; None for a heartbeat or the like. Raises DownstreamError for an
+        unreadable answer."""
         try:
             return parse_message(data, self._warning_of_repair(request))
         except (ProtocolError, ResourceLimit) as error:
@@ -273,8 +327,11 @@ class HttpChannel:
     def _warning_of_repair(self, request: Request) -> Callable[[], None]:
         return lambda: self.logs.hear(REPAIR_WARNING, request.on_log)
 
-    async def _read_on(self, reader: EventReader, request_id: int, request: Request) -> dict[str, Any] | None:
-        """The answer from what the server kept for us (2025-11-25, transports, "Resumability"). None: not to be had.
+    async def _read_on(
+        self, reader: EventReader, request_id: int, request: Request
+    ) -> dict[str, Any] | None:
+        """The answer from what the server kept for us (2025-11-25, transports, "Resumability").
+        None: not to be had.
 
         It polls at the pace that the server asks for, until the call's own time is over.
         """
@@ -295,27 +352,46 @@ class HttpChannel:
             fruitless = 0 if reader.last_id != known else fruitless + 1
         return None
 
-    async def _resumed(self, reader: EventReader, request_id: int, request: Request) -> dict[str, Any] | None:
+    async def _resumed(
+        self, reader: EventReader, request_id: int, request: Request
+    ) -> dict[str, Any] | None:
         """One GET for what came after the last event. Raises DownstreamError."""
-        headers = {**self._headers, "Accept": "text/event-stream", LAST_EVENT_HEADER: reader.last_id}
+        headers = {
+            **self._headers,
+            "Accept": "text/event-stream",
+            LAST_EVENT_HEADER: reader.last_id,
+        }
         del headers["Content-Type"]
-        async with self._outbound.send("GET", self._url, headers=headers, data=None, attempt=Attempt()) as reply:
+        async with self._outbound.send(
+            "GET", self._url, headers=headers, data=None, attempt=Attempt()
+        ) as reply:
             session = SESSION_HEADER in self._headers
-            if status_error(reply.status, session=session) and (error := await refusal_of(reply, session=session)):
+            if status_error(reply.status, session=session) and (
+                error := await refusal_of(reply, session=session)
+            ):
                 if isinstance(error, SessionLost):
                     self.fail(error)
                 raise error
-            if reply.status != 200 or not reply.is_stream:  # it keeps nothing: asking again would bring the same
-                raise ProtocolError("The server's answer ended before the result and could not be resumed.", sent=True)
+            # it keeps nothing: asking again would bring the same
+            if reply.status != 200 or not reply.is_stream:
+                raise ProtocolError(
+                    "The server's answer ended before the result and could not be resumed.",
+                    sent=True,
+                )
             return await self._answer_in(reply, reader, request_id, request)
 
     def _incoming(self, message: dict[str, Any], request: Request) -> None:
-        method, params = message["method"], message.get("params")
+        method = message["method"]
+        params = message.get("params")
         if "id" in message:
             self._keep(self._reply(message, request))
         elif method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
-        elif method == "notifications/progress" and type(params) is dict and request.on_progress is not None:
+        elif (
+            method == "notifications/progress"
+            and type(params) is dict
+            and request.on_progress is not None
+        ):
             report_progress(request.on_progress, params)  # this stream is the request's own
         elif method == "notifications/message":
             self.logs.hear(params, request.on_log)
@@ -330,7 +406,9 @@ class HttpChannel:
 
     async def _reply(self, message: dict[str, Any], request: Request) -> None:
         """Answer what the server asks; an answer that takes people's time, when there is one."""
-        answered = await request.on_question(message) if request.on_question else answer_question(message)
+        answered = (
+            await request.on_question(message) if request.on_question else answer_question(message)
+        )
         await self._send_notice(msgspec.json.encode(answered))
 
     def _notify(self, message: dict[str, Any]) -> None:
@@ -344,7 +422,9 @@ class HttpChannel:
     async def _send_notice(self, data: bytes) -> None:
         with contextlib.suppress(DownstreamError, TimeoutError):
             async with asyncio.timeout(NOTICE_SECONDS):
-                send = self._outbound.send("POST", self._url, headers=self._headers, data=data, attempt=Attempt())
+                send = self._outbound.send(
+                    "POST", self._url, headers=self._headers, data=data, attempt=Attempt()
+                )
                 async with send as reply:
                     await reply.body(self._target.limits.message_bytes)
 
@@ -352,7 +432,8 @@ class HttpChannel:
 def _let_stop(clock: asyncio.Timeout, request: Request) -> None:
     """People who are asked meanwhile do not use up the request's time."""
     if request.patience is not None and request.timeout:
-        seconds, now = request.timeout, asyncio.get_running_loop().time
+        seconds = request.timeout
+        now = asyncio.get_running_loop().time
 
         def due(when: float | None) -> None:
             with contextlib.suppress(RuntimeError):  # the request is over, and its clock with it
@@ -363,8 +444,12 @@ def _let_stop(clock: asyncio.Timeout, request: Request) -> None:
 
 
 def answer_question(message: dict[str, Any]) -> dict[str, Any]:
-    """Where no host stands behind a request: a ping is answered, every other question of a server is declined."""
+    """Where no host stands behind a request: a ping is answered, every other question of a server
+    is declined."""
     answer = {"jsonrpc": "2.0", "id": message["id"]}
     if message["method"] == "ping":
         return {**answer, "result": {}}
-    return {**answer, "error": {"code": -32601, "message": "This client does not support the method."}}
+    return {
+        **answer,
+        "error": {"code": -32601, "message": "This client does not support the method."},
+    }

@@ -1,8 +1,10 @@
-"""What a server has sent for the SDK's session and the session has not read yet, in order and within bounds.
+"""What a server has sent for the SDK's session and the session has not read yet, in order and
+within bounds.
 
-It is the read stream of the SDK's transport. A burst of notifications must not end the connection, because calls of other
-agents are in flight on it: a notification that means the same as one that waits is left out, and beyond the bounds
-notifications and requests of the server are dropped. Answers to the SDK's own requests are never dropped.
+It is the read stream of the SDK's transport. A burst of notifications must not end the connection,
+because calls of other agents are in flight on it: a notification that means the same as one that
+waits is left out, and beyond the bounds notifications and requests of the server are dropped.
+Answers to the SDK's own requests are never dropped.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from mcpregistry.domain.kinds import CHANGED
 
-MOST_MESSAGES, MOST_BYTES = 4_096, 16 * 1024 * 1024
-UPDATED, CANCELLED = "notifications/resources/updated", "notifications/cancelled"
+MOST_MESSAGES = 4_096
+MOST_BYTES = 16 * 1024 * 1024
+UPDATED = "notifications/resources/updated"
+CANCELLED = "notifications/cancelled"
 # The only notifications that mean something to the session. All others need nobody.
 MEANT_FOR_SESSION = CHANGED | {UPDATED, CANCELLED, "notifications/subscriptions/acknowledged"}
 
@@ -30,8 +34,10 @@ Meaning = tuple[str, ...]
 
 
 def meaning_of(message: Mapping[str, Any]) -> Meaning | None:
-    """What a notification says, if it may be said once for all of the same; None for any other message."""
-    method, params = message.get("method"), message.get("params")
+    """What a notification says, if it may be said once for all of the same; None for any other
+    message."""
+    method = message.get("method")
+    params = message.get("params")
     if method not in MEANT_FOR_SESSION or "id" in message:
         return None
     params = params if isinstance(params, dict) else {}
@@ -41,7 +47,8 @@ def meaning_of(message: Mapping[str, Any]) -> Meaning | None:
 
 
 class Inbox:
-    """The read stream of one connection. ``on_dropped`` is told how many were dropped, once the burst has been read."""
+    """The read stream of one connection. ``on_dropped`` is told how many were dropped, once the
+    burst has been read."""
 
     def __init__(self, on_dropped: Callable[[int], None]) -> None:
         self._on_dropped = on_dropped
@@ -53,8 +60,11 @@ class Inbox:
         self._ended = False
         self._closed = False
 
-    def put(self, item: Item, size: int, meaning: Meaning | None = None, *, keep: bool = False) -> None:
-        """Add a message of this many bytes. ``keep``: it is an answer that the session waits for."""
+    def put(
+        self, item: Item, size: int, meaning: Meaning | None = None, *, keep: bool = False
+    ) -> None:
+        """Add a message of this many bytes. ``keep``: it is an answer that the session waits
+        for."""
         if self._ended or self._closed or meaning in self._meanings:
             return
         if not keep and (len(self._waiting) >= MOST_MESSAGES or self._bytes + size > MOST_BYTES):
@@ -92,7 +102,8 @@ class Inbox:
         if meaning is not None:
             self._meanings.discard(meaning)
         if self._dropped and not self._waiting:
-            count, self._dropped = self._dropped, 0
+            count = self._dropped
+            self._dropped = 0
             self._on_dropped(count)
         return item
 
@@ -113,6 +124,9 @@ class Inbox:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

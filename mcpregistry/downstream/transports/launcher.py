@@ -1,22 +1,24 @@
 """Supervisor of one stdio server: it starts the server and outlives every process that it leaves.
 
-Run as ``python -I -S launcher.py CONTROL_FD POLICY ARGV...``; standard library only, because
-it is one small process for each running server. POLICY is empty, or lines for ``confinement.py`` (small letters; with ``x``,
-``namespaces.py``) and ``bounds.py`` (capital ones).
+Run as ``python -I -S launcher.py CONTROL_FD POLICY ARGV...``; standard library only, because it is
+one small process for each running server. POLICY is empty, or lines for ``confinement.py`` (small
+letters; with ``x``, ``namespaces.py``) and ``bounds.py`` (capital ones).
 
 Invariants:
-* The server's working directory and umask are those this process was given, and its environment what stands there
-  behind ``_``: some of it (LD_PRELOAD, LD_LIBRARY_PATH) would load code, which nothing confines, into this one.
+* The server's working directory and umask are those this process was given, and its environment
+  what stands there behind ``_``: some of it (LD_PRELOAD, LD_LIBRARY_PATH) would load code, which
+  nothing confines, into this one.
 * When the server ends, when our parent says so, or when the parent dies in any way (also by
   SIGKILL), every descendant is killed, also one that made itself a daemon: on Linux orphans are
   re-parented to us (PR_SET_CHILD_SUBREAPER). Elsewhere only the server's process group is.
 * With a policy, the server runs confined or not at all.
-* The control socket carries ``pid N`` and ``exit N`` lines to the parent, before the latter ``over WHAT USED MOST`` of one
-  that was ended for a limit; ``T`` (terminate) and ``K`` (kill) bytes from it. Its end of file means that the parent is gone.
+* The control socket carries ``pid N`` and ``exit N`` lines to the parent, before the latter ``over
+  WHAT USED MOST`` of one that was ended for a limit; ``T`` (terminate) and ``K`` (kill) bytes from
+  it. Its end of file means that the parent is gone.
 """
 
-# The C module behind ``signal``. That one imports ``enum``, as does ``socket``, and what this needs in turn: a third
-# of the time of this program's start, and 1 MB for each running server.
+# The C module behind ``signal``. That one imports ``enum``, as does ``socket``, and what this needs
+# in turn: a third of the time of this program's start, and 1 MB for each running server.
 import _signal as signal  # type: ignore[import-not-found]
 import ctypes
 import os
@@ -57,7 +59,8 @@ def strict(policy: str) -> bool:
 
 
 def confine(policy: str, file: str, argv: list[str], env: dict[bytes, bytes]) -> None:
-    """Become the server, within its limits and its sandbox; raises OSError where its program cannot be started.
+    """Become the server, within its limits and its sandbox; raises OSError where its program cannot
+    be started.
 
     Ends the process where one of them fails.
     """
@@ -66,13 +69,17 @@ def confine(policy: str, file: str, argv: list[str], env: dict[bytes, bytes]) ->
         if bounds:
             bounds.limit(bounds.given(policy))
         if strict(policy):
-            argv, env = besides("namespaces").command(policy, file, argv, env), {}
+            argv = besides("namespaces").command(policy, file, argv, env)
+            env = {}
             file = argv[0]
         elif any(line[:1].islower() for line in policy.split("\n")):
             besides("confinement").apply(policy)
     except Exception as error:  # noqa: BLE001  whatever it is: nothing is started, and the server's log says why
         os.write(
-            2, f"the server was not started, because the sandbox cannot be applied: {error}\n".encode(errors="replace")
+            2,
+            f"the server was not started, because the sandbox cannot be applied: {error}\n".encode(
+                errors="replace"
+            ),
         )
         os._exit(126)
     os.execve(file, argv, env)  # noqa: S606  an argv list, never a shell
@@ -84,10 +91,13 @@ def given() -> dict[bytes, bytes]:
 
 
 def found(program: str, path: str) -> str:
-    """The program's file, by PATH. Looked up before the sandbox: ``os.execvpe`` loads a module of Python's on its way."""
+    """The program's file, by PATH. Looked up before the sandbox: ``os.execvpe`` loads a module of
+    Python's on its way."""
     folders = [] if "/" in program else path.split(":")
     files = [os.path.join(folder, program) for folder in folders]
-    return next((file for file in files if os.access(file, os.X_OK) and not os.path.isdir(file)), program)
+    return next(
+        (file for file in files if os.access(file, os.X_OK) and not os.path.isdir(file)), program
+    )
 
 
 def start_server(policy: str, argv: list[str]) -> int:
@@ -99,7 +109,13 @@ def start_server(policy: str, argv: list[str]) -> int:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # should even this supervisor be killed
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        for number in (
+            signal.SIGCHLD,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGINT,
+            signal.SIGPIPE,
+        ):
             signal.signal(number, signal.SIG_DFL)
         env = given()
         file = found(argv[0], os.fsdecode(env.get(b"PATH", os.defpath.encode())))
@@ -111,7 +127,8 @@ def start_server(policy: str, argv: list[str]) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the direct children, whichever thread has started them, from /proc; empty where there is none."""
+    """Process ids of the direct children, whichever thread has started them, from /proc; empty
+    where there is none."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -148,7 +165,8 @@ def signal_group(server: int, number: int) -> None:
 
 
 def reap(server: int) -> tuple[int | None, bool]:
-    """Collect what has ended: the server's exit code if it is among it, and whether any child is left."""
+    """Collect what has ended: the server's exit code if it is among it, and whether any child is
+    left."""
     code = None
     while True:
         try:
@@ -216,7 +234,8 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     server = start_server(sys.argv[2], sys.argv[3:])
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # only the server may hold the pipes, or their end would never show
+    # only the server may hold the pipes, or their end would never show
+    for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     try:
         os.write(control, b"pid %d\n" % server)

@@ -16,7 +16,11 @@ from mcpregistry.downstream.limits import too_deep
 from mcpregistry.downstream.transports.request import ProgressCallback, Request
 from mcpregistry.downstream.transports.request_ids import own_id
 
-REPAIR_WARNING = {"level": "warning", "logger": "slipsnisse", "data": f"A message from the server: {REPLACED}"}
+REPAIR_WARNING = {
+    "level": "warning",
+    "logger": "slipsnisse",
+    "data": f"A message from the server: {REPLACED}",
+}
 NO_WORDS = "The server refused the request without a reason."
 MOST_CODE = 60  # characters of a code that is a text
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
@@ -37,14 +41,19 @@ def encode_request(request_id: int, request: Request) -> bytes:
     params = request.params
     if request.on_progress is not None:
         params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "method": request.method, "params": params})
+    return msgspec.json.encode(
+        {"jsonrpc": "2.0", "id": request_id, "method": request.method, "params": params}
+    )
 
 
-def parse_message(data: bytes | bytearray, on_repaired: Callable[[], None] = _ignore) -> dict[str, Any]:
+def parse_message(
+    data: bytes | bytearray, on_repaired: Callable[[], None] = _ignore
+) -> dict[str, Any]:
     """One JSON-RPC message, also behind a byte order mark or as a batch of one.
 
-    ``on_repaired`` is called if some of its text is not valid Unicode and was replaced. Raises ProtocolError for anything else
-    (batches, NaN…), ResourceLimit for a message that nests too deeply to be read.
+    ``on_repaired`` is called if some of its text is not valid Unicode and was replaced. Raises
+    ProtocolError for anything else (batches, NaN…), ResourceLimit for a message that nests too
+    deeply to be read.
     """
     try:
         message = _read(data, on_repaired)
@@ -52,7 +61,11 @@ def parse_message(data: bytes | bytearray, on_repaired: Callable[[], None] = _ig
         raise too_deep() from error
     if type(message) is list and len(message) == 1:
         message = message[0]
-    if type(message) is not dict or message.get("jsonrpc") != "2.0" or type(message.get("method", "")) is not str:
+    if (
+        type(message) is not dict
+        or message.get("jsonrpc") != "2.0"
+        or type(message.get("method", "")) is not str
+    ):
         raise ProtocolError("The server sent JSON that is not a JSON-RPC 2.0 message.", sent=True)
     return message
 
@@ -63,7 +76,9 @@ def _read(data: bytes | bytearray, on_repaired: Callable[[], None]) -> Any:
     except _UNREADABLE as error:
         repaired = repair_text(data.removeprefix(BOM))
         if repaired is None:
-            raise ProtocolError("The server sent a line that is not valid JSON.", sent=True) from error
+            raise ProtocolError(
+                "The server sent a line that is not valid JSON.", sent=True
+            ) from error
     message = _decode(repaired)
     on_repaired()
     return message
@@ -71,11 +86,16 @@ def _read(data: bytes | bytearray, on_repaired: Callable[[], None]) -> Any:
 
 def is_nameless_error(message: dict[str, Any]) -> bool:
     """An error for no id at all: in the stream of one request it can mean that one only."""
-    return message.get("id") is None and "method" not in message and isinstance(message.get("error"), dict)
+    return (
+        message.get("id") is None
+        and "method" not in message
+        and isinstance(message.get("error"), dict)
+    )
 
 
 def rename_oldest_version(message: dict[str, Any]) -> dict[str, Any]:
-    """An answer to ``initialize`` with version 2024-10-07 as one with 2024-11-05, which has the same messages."""
+    """An answer to ``initialize`` with version 2024-10-07 as one with 2024-11-05, which has the
+    same messages."""
     result = message.get("result")
     if isinstance(result, dict) and result.get("protocolVersion") == "2024-10-07":
         return {**message, "result": {**result, "protocolVersion": OLDEST_SUPPORTED_VERSION}}
@@ -83,7 +103,8 @@ def rename_oldest_version(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def salvage_id(data: bytes | bytearray) -> int | None:
-    """Whose answer an unusable line (1e400, NaN, too deep, cut off) was, so that its call ends at once."""
+    """Whose answer an unusable line (1e400, NaN, too deep, cut off) was, so that its call ends at
+    once."""
     found = _ID_FIRST.match(data[:256]) or _ID_LAST.search(data[-64:])
     return own_id(int(found[1])) if found else None
 
@@ -107,7 +128,8 @@ def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refused(error: Mapping[str, Any]) -> ToolRefused:
     """The server's error. Some servers put a text or a float into the place of its code."""
-    text, code = error.get("message"), error.get("code")
+    text = error.get("message")
+    code = error.get("code")
     words = text if isinstance(text, str) and text else NO_WORDS
     if isinstance(code, str) and code:
         words = f"{words} ({code[:MOST_CODE]})"
@@ -118,7 +140,14 @@ def _refused(error: Mapping[str, Any]) -> ToolRefused:
 
 
 def report_progress(callback: ProgressCallback, params: Mapping[str, Any]) -> None:
-    """Hand on a progress notification if its numbers are numbers (progress is a hint, never an error)."""
-    progress, total, text = params.get("progress"), params.get("total"), params.get("message")
+    """Hand on a progress notification if its numbers are numbers (progress is a hint, never an
+    error)."""
+    progress = params.get("progress")
+    total = params.get("total")
+    text = params.get("message")
     if isinstance(progress, int | float):
-        callback(progress, total if isinstance(total, int | float) else None, text if isinstance(text, str) else None)
+        callback(
+            progress,
+            total if isinstance(total, int | float) else None,
+            text if isinstance(text, str) else None,
+        )

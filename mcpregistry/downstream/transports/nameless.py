@@ -1,9 +1,11 @@
-"""Errors without an id on a connection that carries everything (a pipe, SSE, WebSocket): which request they belong to.
+"""Errors without an id on a connection that carries everything (a pipe, SSE, WebSocket): which
+request they belong to.
 
-Some servers answer a request with an error whose id is null or missing. Others send such an error for a notification. A server
-reads its messages in order. So if one request of ours is out, and the server has answered another request that was sent after
-everything else, the error belongs to the one that is out. It gets the error unless its answer comes within a second.
-In all other cases its request is unknown, and a request that is not answered in time quotes the error.
+Some servers answer a request with an error whose id is null or missing. Others send such an error
+for a notification. A server reads its messages in order. So if one request of ours is out, and the
+server has answered another request that was sent after everything else, the error belongs to the
+one that is out. It gets the error unless its answer comes within a second. In all other cases its
+request is unknown, and a request that is not answered in time quotes the error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What an HTTP error of a server means for a request, in the server's own words where it has any."""
+"""What an HTTP error of a server means for a request, in the server's own words where it has
+any."""
 
 from __future__ import annotations
 
@@ -27,13 +28,19 @@ TOO_MANY = 429
 
 
 async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError | None:
-    """The error for a reply with an HTTP error; None for any other. ``session``: the request named one."""
+    """The error for a reply with an HTTP error; None for any other. ``session``: the request named
+    one."""
     if reply.status < 400:
         return None
     by_status = status_error(reply.status, session=session)
     body = await _body(reply)
     message = _message(body)
-    if message is not None and "error" in message and reply.status != 401 and not isinstance(by_status, SessionLost):
+    if (
+        message is not None
+        and "error" in message
+        and reply.status != 401
+        and not isinstance(by_status, SessionLost)
+    ):
         error: DownstreamError = _rpc_error(message)
     else:
         error = by_status or ConnectionFailed(
@@ -58,18 +65,24 @@ def _rpc_error(message: dict[str, Any]) -> DownstreamError:
         read_reply(message)
     except DownstreamError as error:
         return error
-    return ConnectionFailed("The server answered with an HTTP error status and a result at the same time.", sent=True)
+    return ConnectionFailed(
+        "The server answered with an HTTP error status and a result at the same time.", sent=True
+    )
 
 
 def _with_words(error: DownstreamError, status: int, words: str) -> DownstreamError:
     if status == TOO_MANY:  # it was not processed (RFC 6585, section 4)
         said = f": {words}" if words else "."
-        refused = ToolRefused(f"The server received too many requests (HTTP {status}){said}", rpc_code=0)
+        refused = ToolRefused(
+            f"The server received too many requests (HTTP {status}){said}", rpc_code=0
+        )
         refused.remedy = "Wait, then call again."
         return refused
     if not words:
         return error
-    return type(error)(f"{error.message.rstrip('.')}: {words}", remedy=error.remedy, sent=error.sent)
+    return type(error)(
+        f"{error.message.rstrip('.')}: {words}", remedy=error.remedy, sent=error.sent
+    )
 
 
 async def _body(reply: Reply) -> bytes:
@@ -102,7 +115,8 @@ def _words(body: bytes, content_type: str, message: dict[str, Any] | None) -> st
 
 
 def _said(value: object) -> str | None:
-    """The sentence of the usual forms of errors: JSON-RPC, OAuth (RFC 6749), problem details (RFC 9457), and others."""
+    """The sentence of the usual forms of errors: JSON-RPC, OAuth (RFC 6749), problem details (RFC
+    9457), and others."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict):

@@ -19,8 +19,8 @@ CHANNELS = {
 async def channel_for(target: Target) -> Channel:
     """The channel for a target's transport.
 
-    Its module is imported in a thread, since an HTTP client must not hold the loop. Always through the import system,
-    whose lock waits for a module that another connection is just loading.
+    Its module is imported in a thread, since an HTTP client must not hold the loop. Always through
+    the import system, whose lock waits for a module that another connection is just loading.
     """
     module, name = CHANNELS[target.transport]
     loaded = await asyncio.to_thread(importlib.import_module, module)

@@ -12,7 +12,8 @@ ProgressCallback = Callable[[float, float | None, str | None], None]
 
 
 class Patience:
-    """Stops a call's clock while people are asked. Whoever runs the clock says how: ``pause`` and ``resume``."""
+    """Stops a call's clock while people are asked. Whoever runs the clock says how: ``pause`` and
+    ``resume``."""
 
     def __init__(self) -> None:
         self.pause: Callable[[], object] = _nothing
@@ -40,8 +41,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request of ours. ``params`` may hold ``msgspec.Raw``: those bytes are sent untouched.
 
     ``timeout`` in seconds, None waits for ever. ``on_sent`` is called once bytes may have left us.
-    ``max_bytes`` bounds this reply below the wire's own limit. ``headers`` are for HTTP only. ``on_question`` makes the
-    answer to what the server asks on this request's own stream; ``patience`` stops the clock meanwhile.
+    ``max_bytes`` bounds this reply below the wire's own limit. ``headers`` are for HTTP only.
+    ``on_question`` makes the answer to what the server asks on this request's own stream;
+    ``patience`` stops the clock meanwhile.
     """
 
     method: str

@@ -1,4 +1,5 @@
-"""Ids of our requests. They are integers, since some servers know no others; the SDK's own count from 0, far below."""
+"""Ids of our requests. They are integers, since some servers know no others; the SDK's own count
+from 0, far below."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ FIRST = 1_000_001
 
 
 def own_id(value: object) -> int | None:
-    """The id of one of our requests that a server has sent back, as an answer's id or a progress token.
+    """The id of one of our requests that a server has sent back, as an answer's id or a progress
+    token.
 
     Some servers send it back as text, or as a float. None: it is none of ours.
     """
@@ -22,9 +24,11 @@ def own_id(value: object) -> int | None:
 
 
 def cancelled_id(message: dict[str, Any]) -> int | None:
-    """Return the id of our request that the server says it has cancelled; None for any other message.
+    """Return the id of our request that the server says it has cancelled; None for any other
+    message.
 
-    Either side may cancel what the other has asked of it (MCP 2025-11-25, Cancellation), and no answer follows.
+    Either side may cancel what the other has asked of it (MCP 2025-11-25, Cancellation), and no
+    answer follows.
     """
     params = message.get("params")
     if message.get("method") != "notifications/cancelled" or not isinstance(params, dict):
@@ -33,7 +37,10 @@ def cancelled_id(message: dict[str, Any]) -> int | None:
 
 
 def cancelled_by_server() -> ProtocolError:
-    """The error for a request that the server has cancelled: what it had done by then is not known."""
+    """The error for a request that the server has cancelled: what it had done by then is not
+    known."""
     return ProtocolError(
-        "The server cancelled the request before it answered.", remedy="Check the server's log.", sent=True
+        "The server cancelled the request before it answered.",
+        remedy="Check the server's log.",
+        sent=True,
     )

@@ -1,8 +1,10 @@
-"""The sandbox of a stdio server on this machine: its folder, what its program needs to run, and the launcher's policy.
+"""The sandbox of a stdio server on this machine: its folder, what its program needs to run, and the
+launcher's policy.
 
-Every program may read the system's libraries and the few files of ``/etc`` that name hosts, users, time and
-certificates; its own file and the ``lib`` folders beside it (a virtual environment, Node's prefix); nothing of
-``/home``, ``/var``, ``/run``, ``/tmp``, ``/srv`` or ``/opt`` besides. What else it needs, its policy names.
+Every program may read the system's libraries and the few files of ``/etc`` that name hosts, users,
+time and certificates; its own file and the ``lib`` folders beside it (a virtual environment, Node's
+prefix); nothing of ``/home``, ``/var``, ``/run``, ``/tmp``, ``/srv`` or ``/opt`` besides. What else
+it needs, its policy names.
 """
 
 from __future__ import annotations
@@ -18,14 +20,46 @@ from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.downstream.transports.firstline import interpreters_of
 
 SYSTEM = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/proc", "/sys/devices/system/cpu",
-    "/dev/random", "/dev/urandom", "/etc/alternatives", "/etc/ca-certificates", "/etc/crypto-policies",
-    "/etc/gai.conf", "/etc/gitconfig", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd",
-    "/etc/pki/ca-trust", "/etc/pki/java", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/pki/tls/openssl.cnf",
-    "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/proc",
+    "/sys/devices/system/cpu",
+    "/dev/random",
+    "/dev/urandom",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/gai.conf",
+    "/etc/gitconfig",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/pki/ca-trust",
+    "/etc/pki/java",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
     "/etc/timezone",
-)  # fmt: skip
+)
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 SYSTEM_PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin")
 _BESIDE = ("lib", "lib64", "pyvenv.cfg")
@@ -34,15 +68,22 @@ MOST_STEPS = 400  # from folder to folder and along links, that of a ring includ
 
 
 def places(sandbox: Sandbox) -> dict[str, str]:
-    """The environment by which a program finds its own folder instead of ours, and names where there is no UDP."""
-    names = {"RES_OPTIONS": "use-vc"} if sandbox.network and sandbox.ports and 53 in sandbox.ports.connect else {}
+    """The environment by which a program finds its own folder instead of ours, and names where
+    there is no UDP."""
+    names = (
+        {"RES_OPTIONS": "use-vc"}
+        if sandbox.network and sandbox.ports and 53 in sandbox.ports.connect
+        else {}
+    )
     return {"HOME": sandbox.home, "TMPDIR": os.path.join(sandbox.home, "tmp"), **names}
 
 
 def prepare(target: Target, path: str) -> tuple[str, str]:
-    """The launcher's policy (empty: neither sandbox nor limits) and the directory to start in. Makes the server's folder.
+    """The launcher's policy (empty: neither sandbox nor limits) and the directory to start in.
+    Makes the server's folder.
 
-    Raises ConnectionFailed (nothing sent) where nothing would confine it, or its folder cannot be made.
+    Raises ConnectionFailed (nothing sent) where nothing would confine it, or its folder cannot be
+    made.
     """
     sandbox = target.sandbox
     if sandbox is None:
@@ -70,22 +111,32 @@ def _bounds(target: Target) -> list[str]:
     """The lines that ``bounds`` takes."""
     most = target.bounds
     file_mb = most.file_mb or (MOST_FILE_MB if target.sandbox else 0)
-    named = {"M": most.memory_mb, "P": most.processes, "C": most.cpu_seconds, "F": file_mb, "O": most.open_files}
+    named = {
+        "M": most.memory_mb,
+        "P": most.processes,
+        "C": most.cpu_seconds,
+        "F": file_mb,
+        "O": most.open_files,
+    }
     return [f"{letter}{value}" for letter, value in named.items() if value]
 
 
 def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
-    """The lines that ``confinement.apply`` takes: places without links, for it follows none; and those for ``bounds``.
+    """The lines that ``confinement.apply`` takes: places without links, for it follows none; and
+    those for ``bounds``.
 
-    The policy's own paths are as they were checked; a link that one has become since opens nothing. Raises ConfigInvalid
-    for a program that needs this site's data, or whose interpreter cannot be told.
+    The policy's own paths are as they were checked; a link that one has become since opens nothing.
+    Raises ConfigInvalid for a program that needs this site's data, or whose interpreter cannot be
+    told.
     """
     home = os.path.realpath(sandbox.home)
     folders = (home, *sandbox.write)
     writable = (*folders, *sandbox.written_by_others)
     links: dict[str, str] = {}
     copied = [each for each in SYSTEM if sandbox.strict and each.startswith("/etc/")]
-    needed = [each for each in SYSTEM if each not in copied] + needed_by(target.argv[0], target.cwd, path, writable)
+    needed = [each for each in SYSTEM if each not in copied] + needed_by(
+        target.argv[0], target.cwd, path, writable
+    )
 
     def own(wanted: list[str]) -> Iterator[str]:
         for each in wanted:
@@ -96,7 +147,12 @@ def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
 
     read = dict.fromkeys((*own(needed), *sandbox.read))
     write = dict.fromkeys((*DEVICES, home, *sandbox.write))
-    lines = [*(f"r{each}" for each in read), *(f"w{each}" for each in write), *_network(sandbox), *_bounds(target)]
+    lines = [
+        *(f"r{each}" for each in read),
+        *(f"w{each}" for each in write),
+        *_network(sandbox),
+        *_bounds(target),
+    ]
     lines += [f"e{each}" for each in dict.fromkeys(own(copied)) if each not in read]
     return "\n".join([*lines, *(_strict(sandbox, links) if sandbox.strict else ())])
 
@@ -129,14 +185,21 @@ def _network(sandbox: Sandbox) -> list[str]:
         return []
     if sandbox.ports is None:
         return ["n"]
-    return ["t", *(f"c{port}" for port in sandbox.ports.connect), *(f"b{port}" for port in sandbox.ports.listen)]
+    return [
+        "t",
+        *(f"c{port}" for port in sandbox.ports.connect),
+        *(f"b{port}" for port in sandbox.ports.listen),
+    ]
 
 
 def _strict(sandbox: Sandbox, links: dict[str, str]) -> Iterator[str]:
-    """The lines for ``namespaces``: there a link that leads to a place of its own must be made as well."""
+    """The lines for ``namespaces``: there a link that leads to a place of its own must be made as
+    well."""
     program = bubblewrap.program()
     if program is None:
-        raise ConnectionFailed("bubblewrap is not installed, so the server is not started.", remedy=bubblewrap.REMEDY)
+        raise ConnectionFailed(
+            "bubblewrap is not installed, so the server is not started.", remedy=bubblewrap.REMEDY
+        )
     yield f"x{program}"
     for each in (sandbox.home, *sandbox.named):
         resolved(each, (), links)
@@ -145,13 +208,17 @@ def _strict(sandbox: Sandbox, links: dict[str, str]) -> Iterator[str]:
             yield f"s{link}\t{says}"
 
 
-def resolved(path: str, writable: tuple[str, ...] = (), links: dict[str, str] | None = None) -> str | None:
-    """Where a path leads; None where a link on its way lies in a ``writable`` folder (itself named without links):
+def resolved(
+    path: str, writable: tuple[str, ...] = (), links: dict[str, str] | None = None
+) -> str | None:
+    """Where a path leads; None where a link on its way lies in a ``writable`` folder (itself named
+    without links):
 
-    the server could put one there, and be let in behind it at its next start. Policies are resolved with it too.
-    Into ``links`` goes what each link on the way says.
+    the server could put one there, and be let in behind it at its next start. Policies are resolved
+    with it too. Into ``links`` goes what each link on the way says.
     """
-    place, parts = "/", path.split("/")[::-1]
+    place = "/"
+    parts = path.split("/")[::-1]
     for _ in range(MOST_STEPS):
         if not parts:
             return None if any(sign < " " for sign in place) else place
@@ -179,8 +246,8 @@ def _within(path: str, folders: tuple[str, ...]) -> bool:
 def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ()) -> list[str]:
     """Where a program's code lies: its file, its interpreters, and the libraries beside each.
 
-    A file in a ``writable`` folder is not followed, for the server could make it lead elsewhere. Raises ConfigInvalid for
-    a script whose first line does not name its interpreter plainly.
+    A file in a ``writable`` folder is not followed, for the server could make it lead elsewhere.
+    Raises ConfigInvalid for a script whose first line does not name its interpreter plainly.
     """
     where = os.path.join(cwd, command) if os.sep in command else command
     found = shutil.which(where, path=path)
@@ -191,7 +258,9 @@ def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ())
         if file not in needed:
             needed |= dict.fromkeys([file, *_libraries(file)])
             folder = resolved(os.path.dirname(file), writable)
-            waiting += _leads_to(file, path, writable) if folder and not _within(folder, writable) else []
+            waiting += (
+                _leads_to(file, path, writable) if folder and not _within(folder, writable) else []
+            )
     return list(needed)
 
 

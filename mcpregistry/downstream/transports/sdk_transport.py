@@ -9,7 +9,13 @@ import httpx2
 import msgspec
 
 from mcpregistry.domain.errors import ProtocolError, ResourceLimit
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.http_client.client import (
+    Attempt,
+    Outbound,
+    Reply,
+    redirect_target,
+    status_error,
+)
 from mcpregistry.downstream.transports.eventstream import MessageStream
 from mcpregistry.downstream.transports.messages import parse_message, rename_oldest_version
 from mcpregistry.downstream.transports.refusals import refusal_of
@@ -25,7 +31,9 @@ class SdkTransport(httpx2.AsyncBaseTransport):
     What it asks for by GET, a legacy server's standing stream, comes from ``standing``.
     """
 
-    def __init__(self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None], standing: Standing) -> None:
+    def __init__(
+        self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None], standing: Standing
+    ) -> None:
         self._outbound = outbound
         self._limit = limit
         self._on_reply = on_reply
@@ -33,12 +41,25 @@ class SdkTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """httpx2's hook: one request, sent by the guarded client."""
-        own = {"host", "content-length", "accept-encoding", "connection", "user-agent", "transfer-encoding"}
+        own = {
+            "host",
+            "content-length",
+            "accept-encoding",
+            "connection",
+            "user-agent",
+            "transfer-encoding",
+        }
         headers = {name: value for name, value in request.headers.items() if name not in own}
         if request.method == "GET":
-            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=self._standing(headers))
+            return httpx2.Response(
+                200, headers={"content-type": "text/event-stream"}, stream=self._standing(headers)
+            )
         context = self._outbound.send(
-            request.method, str(request.url), headers=headers, data=await request.aread(), attempt=Attempt()
+            request.method,
+            str(request.url),
+            headers=headers,
+            data=await request.aread(),
+            attempt=Attempt(),
         )
         reply = await context.__aenter__()
         try:
@@ -49,15 +70,23 @@ class SdkTransport(httpx2.AsyncBaseTransport):
         except BaseException:
             await context.__aexit__(None, None, None)
             raise
-        kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in ("content-encoding", "content-length")]
-        return httpx2.Response(reply.status, headers=kept, stream=_Messages(reply, context, self._limit))
+        kept = [
+            (k, v)
+            for k, v in reply.headers.items()
+            if k.lower() not in ("content-encoding", "content-length")
+        ]
+        return httpx2.Response(
+            reply.status, headers=kept, stream=_Messages(reply, context, self._limit)
+        )
 
 
 class _Messages(httpx2.AsyncByteStream):
     """The messages of a reply, without heartbeats and in valid JSON."""
 
     def __init__(self, reply: Reply, context: Any, limit: int) -> None:
-        self._reply, self._context, self._limit = reply, context, limit
+        self._reply = reply
+        self._context = context
+        self._limit = limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if not self._reply.is_stream:
@@ -85,8 +114,8 @@ def sdk_client(
 ) -> httpx2.AsyncClient:
     """An httpx2 client for the SDK's transports whose every byte goes through this guarded client.
 
-    ``limit``: the most decoded bytes of a JSON body. ``on_reply`` sees the start of every response to a POST.
-    ``standing`` makes what a GET with these headers is answered with.
+    ``limit``: the most decoded bytes of a JSON body. ``on_reply`` sees the start of every response
+    to a POST. ``standing`` makes what a GET with these headers is answered with.
     """
     transport = SdkTransport(outbound, limit, on_reply, standing)
     return httpx2.AsyncClient(transport=transport, trust_env=False, timeout=None)

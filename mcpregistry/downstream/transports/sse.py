@@ -1,4 +1,5 @@
-"""HTTP+SSE (spec 2024-11-05): one event stream in, one POST per message out, through the guarded client."""
+"""HTTP+SSE (spec 2024-11-05): one event stream in, one POST per message out, through the guarded
+client."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from urllib.parse import urljoin
 
 import anyio
 
-from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, ProtocolError, TimedOut
+from mcpregistry.domain.errors import (
+    ConnectionFailed,
+    DownstreamError,
+    OutboundRefused,
+    ProtocolError,
+    TimedOut,
+)
 from mcpregistry.domain.servers.target import Target
 from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target
 from mcpregistry.downstream.http_client.guard import check_url, origin
@@ -71,7 +78,9 @@ class SseChannel(Wire):
         await self._read_again(url, headers)
 
     async def _read_again(self, url: str, headers: dict[str, str]) -> None:
-        async with self._outbound.send("GET", url, headers=headers, data=None, attempt=Attempt()) as reply:
+        async with self._outbound.send(
+            "GET", url, headers=headers, data=None, attempt=Attempt()
+        ) as reply:
             await self._read_reply(url, reply)
 
     async def _read_reply(self, url: str, reply: Reply) -> None:
@@ -79,7 +88,8 @@ class SseChannel(Wire):
             raise error
         if reply.status != 200 or not reply.is_stream:
             raise ConnectionFailed(
-                f"The server answered HTTP {reply.status} without an event stream.", remedy="Check the URL."
+                f"The server answered HTTP {reply.status} without an event stream.",
+                remedy="Check the URL.",
             )
         reader = EventReader(self._target.limits.message_bytes)
         async for piece in reply.pieces(None):
@@ -112,7 +122,9 @@ class SseChannel(Wire):
                     redirect_target(url, reply)
                     await self._check_accepted(reply)
         except TimeoutError:
-            raise TimedOut("The server did not accept the message in time.", sent=attempt.sent) from None
+            raise TimedOut(
+                "The server did not accept the message in time.", sent=attempt.sent
+            ) from None
 
     async def _check_accepted(self, reply: Reply) -> None:
         if error := await refusal_of(reply, session=True):
@@ -121,5 +133,7 @@ class SseChannel(Wire):
             raise error
         if reply.status >= 300:
             raise ProtocolError(
-                f"The server answered a message with HTTP {reply.status}.", remedy="Check the server's log.", sent=True
+                f"The server answered a message with HTTP {reply.status}.",
+                remedy="Check the server's log.",
+                sent=True,
             )

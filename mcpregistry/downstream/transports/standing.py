@@ -1,9 +1,10 @@
-"""The standing stream of a legacy HTTP server (2025-11-25, transports, "Listening for Messages from the Server").
+"""The standing stream of a legacy HTTP server (2025-11-25, transports, "Listening for Messages from
+the Server").
 
-The SDK asks for it once and gives up after the second failure, deaf from then on. What it gets from here never ends:
-whenever the server ends the stream or it breaks, it is asked for again with the id of the last event, at the server's
-own pace (``retry``), more and more slowly while nothing comes. A half event at the end of a broken stream is not
-passed on.
+The SDK asks for it once and gives up after the second failure, deaf from then on. What it gets from
+here never ends: whenever the server ends the stream or it breaks, it is asked for again with the id
+of the last event, at the server's own pace (``retry``), more and more slowly while nothing comes. A
+half event at the end of a broken stream is not passed on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from typing import NoReturn
 import httpx2
 
 from mcpregistry.domain.errors import AuthFailed, DownstreamError
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target, status_error
+from mcpregistry.downstream.http_client.client import (
+    Attempt,
+    Outbound,
+    Reply,
+    redirect_target,
+    status_error,
+)
 from mcpregistry.downstream.transports.eventstream import Event, EventReader
 
 LAST_EVENT_HEADER = "Last-Event-ID"
@@ -25,14 +32,16 @@ PAUSE_MOST = 30.0  # unless the server asks for more
 
 
 def pause_before(reader: EventReader, fruitless: int) -> float:
-    """Seconds to wait before a stream is asked for again, after so many attempts in a row that brought nothing."""
+    """Seconds to wait before a stream is asked for again, after so many attempts in a row that
+    brought nothing."""
     return max(reader.retry, min(PAUSE_LEAST * 2 ** min(fruitless, 16), PAUSE_MOST))
 
 
 class StandingStream(httpx2.AsyncByteStream):
-    """Whole events as the server tells them, for as long as it is read. ``on_answered`` hears that the
-    server listens, or does not; ``on_gap`` hears that something may have been
-    missed, ``on_refused`` that the server, which had this stream, knows neither our session nor our credential any more."""
+    """Whole events as the server tells them, for as long as it is read. ``on_answered`` hears that
+    the server listens, or does not; ``on_gap`` hears that something may have been missed,
+    ``on_refused`` that the server, which had this stream, knows neither our session nor our
+    credential any more."""
 
     def __init__(
         self,
@@ -45,9 +54,13 @@ class StandingStream(httpx2.AsyncByteStream):
         on_gap: Callable[[], None],
         on_refused: Callable[[DownstreamError], None],
     ) -> None:
-        self._outbound, self._url, self._headers = outbound, url, headers
+        self._outbound = outbound
+        self._url = url
+        self._headers = headers
         self._reader = EventReader(limit)
-        self._on_answered, self._on_gap, self._on_refused = on_answered, on_gap, on_refused
+        self._on_answered = on_answered
+        self._on_gap = on_gap
+        self._on_refused = on_refused
         self._told: AsyncGenerator[bytes] | None = None
         self._opened = False
 
@@ -85,7 +98,9 @@ class StandingStream(httpx2.AsyncByteStream):
         """One GET: its events until it ends. Raises DownstreamError."""
         last = {LAST_EVENT_HEADER: self._reader.last_id} if self._reader.last_id else {}
         headers = {**self._headers, **last, "Accept": "text/event-stream"}
-        async with self._outbound.send("GET", self._url, headers=headers, data=None, attempt=Attempt()) as reply:
+        async with self._outbound.send(
+            "GET", self._url, headers=headers, data=None, attempt=Attempt()
+        ) as reply:
             if moved := redirect_target(self._url, reply):
                 self._url = moved
                 return
@@ -100,9 +115,11 @@ class StandingStream(httpx2.AsyncByteStream):
                     yield event
 
     async def _refused(self, reply: Reply) -> None:
-        """Raises what may be over in a while; otherwise never comes back: the server has no such stream.
+        """Raises what may be over in a while; otherwise never comes back: the server has no such
+        stream.
 
-        Of a stream that never was, 404 says just that: many servers have no route for GET. The session may well be known.
+        Of a stream that never was, 404 says just that: many servers have no route for GET. The
+        session may well be known.
         """
         error = status_error(reply.status, session=True)
         if error is not None and reply.status != 404:

@@ -2,7 +2,8 @@
 
 Invariants:
 * At most ``message_bytes`` of one line are ever held; a longer line ends the connection at once.
-* The child sees exactly the configured environment plus PATH, no descriptor but 0, 1 and 2, umask 077.
+* The child sees exactly the configured environment plus PATH, no descriptor but 0, 1 and 2, umask
+  077.
 * However the connection ends (also by SIGKILL of this process) no process of the tree survives:
   ``launcher.py`` supervises it. Process creation happens on the loop's own thread, because the
   kernel ties the parent-death signal to the thread that forked.
@@ -33,7 +34,9 @@ from mcpregistry.downstream.transports import bubblewrap, sandbox
 from mcpregistry.downstream.transports.wire import EndedUnread, Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
-EXIT_GRACE = 1.0  # after its stdin was closed; hosts give ``runmcp`` itself two seconds, and then it must be at its end
+# after its stdin was closed; hosts give ``runmcp`` itself two seconds, and then it must be at its
+# end
+EXIT_GRACE = 1.0
 TERMINATE_GRACE = 2.0
 KILL_GRACE = 3.0
 UNREAD_BYTES = 16 * 1024 * 1024
@@ -42,7 +45,12 @@ UNREAD_BYTES = 16 * 1024 * 1024
 class Lines(asyncio.Protocol):
     """Splits a byte stream into lines without ever holding more than one limit of bytes."""
 
-    def __init__(self, limit: int, on_line: Callable[[bytes], None], on_end: Callable[[DownstreamError | None], None]):
+    def __init__(
+        self,
+        limit: int,
+        on_line: Callable[[bytes], None],
+        on_end: Callable[[DownstreamError | None], None],
+    ):
         self._limit = limit
         self._on_line = on_line
         self._on_end = on_end
@@ -109,9 +117,11 @@ class Tail(asyncio.Protocol):
 
 
 _LIMITS = {
-    "M": ("memory", "MB"), "P": ("processes", "processes"), "C": ("processor time", "seconds"),
+    "M": ("memory", "MB"),
+    "P": ("processes", "processes"),
+    "C": ("processor time", "seconds"),
     "T": ("processes", "threads"),
-}  # fmt: skip
+}
 
 
 def too_much(what: str, used: str, most: str) -> ResourceLimit:
@@ -166,11 +176,13 @@ class Input(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's hook: the pipe is open."""
-        self._transport = cast("asyncio.WriteTransport", transport)  # that of uvloop has no base class of asyncio
+        # that of uvloop has no base class of asyncio
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's hook: the pipe is about to be closed, so look a last time."""
-        self._left, self._transport = self.unread, None
+        self._left = self.unread
+        self._transport = None
 
     @property
     def unread(self) -> int:
@@ -216,13 +228,17 @@ class StdioChannel(Wire):
         self.pid = self._control.pid
 
     async def _attach(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        stdin = process.stdin
+        stdout = process.stdout
+        stderr = process.stderr
         assert stdin is not None
         assert stdout is not None
         assert stderr is not None
         self._unattached = [stdin, stdout, stderr]
         loop = asyncio.get_running_loop()
-        self._control_transport, _ = await loop.create_connection(lambda: self._control, sock=control)
+        self._control_transport, _ = await loop.create_connection(
+            lambda: self._control, sock=control
+        )
         lines = Lines(self._target.limits.message_bytes, self.receive, self._stdout_ended)
         self._transports.append((await loop.connect_read_pipe(lambda: lines, stdout))[0])
         self._transports.append((await loop.connect_read_pipe(lambda: self._tail, stderr))[0])
@@ -231,23 +247,30 @@ class StdioChannel(Wire):
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
         reason = EndedUnread if self._input.unread else ConnectionFailed
-        ended = reason("The server closed the connection.", remedy="Check the server's log.", sent=True)
-        self.fail(error or self._control.over or ended)  # the supervisor says it before it ends the server
+        ended = reason(
+            "The server closed the connection.", remedy="Check the server's log.", sent=True
+        )
+        # the supervisor says it before it ends the server
+        self.fail(error or self._control.over or ended)
 
     def _supervisor_killed(self) -> None:
-        """The server has died with it; not what it had started, which may hold its pipes for ever."""
+        """The server has died with it; not what it had started, which may hold its pipes for
+        ever."""
         assert self._control.pid is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._control.pid, signal.SIGKILL)
         self._stdout_ended(None)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
-        """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does not read."""
+        """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does
+        not read."""
         stdin = self._stdin
         if stdin is None or stdin.is_closing() or self.error is not None:
             raise ConnectionFailed("The server has exited.", remedy="Check the server's log.")
         if stdin.get_write_buffer_size() > UNREAD_BYTES:
-            raise ConnectionFailed("The server does not read its input.", remedy="Reconnect the server.")
+            raise ConnectionFailed(
+                "The server does not read its input.", remedy="Reconnect the server."
+            )
         if on_sent is not None:
             on_sent()
         stdin.write(data + b"\n")
@@ -279,8 +302,8 @@ class StdioChannel(Wire):
             self._stdin.close()
 
     async def _gone_within(self, seconds: float) -> bool:
-        # Not asyncio.timeout: that of Python 3.11.2 (Debian 12) leaves a task that was cancelled before with
-        # CancelledError instead of TimeoutError, and the tree would live on.
+        # Not asyncio.timeout: that of Python 3.11.2 (Debian 12) leaves a task that was cancelled
+        # before with CancelledError instead of TimeoutError, and the tree would live on.
         with anyio.move_on_after(seconds):
             await self._control.gone.wait()
         return self._control.gone.is_set()
@@ -302,7 +325,8 @@ class StdioChannel(Wire):
 
 
 def child_environment(target: Target) -> dict[str, str]:
-    """Exactly what is configured, plus PATH, and in a sandbox a HOME and TMPDIR that it can write."""
+    """Exactly what is configured, plus PATH, and in a sandbox a HOME and TMPDIR that it can
+    write."""
     own = sandbox.places(target.sandbox) if target.sandbox else {}
     return {"PATH": os.environ.get("PATH", os.defpath), **own, **target.env}
 
@@ -331,7 +355,9 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
         )
     except (OSError, ValueError) as error:
         ours.close()
-        raise ConnectionFailed("The server's process cannot be started.", remedy="Check the command.") from error
+        raise ConnectionFailed(
+            "The server's process cannot be started.", remedy="Check the command."
+        ) from error
     finally:
         theirs.close()
     ours.setblocking(False)
@@ -339,12 +365,16 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def check_command(target: Target, env: dict[str, str]) -> None:
-    """Raise ConnectionFailed (nothing sent) for a command, directory or program that cannot be started."""
+    """Raise ConnectionFailed (nothing sent) for a command, directory or program that cannot be
+    started."""
     if not target.argv:
-        raise ConnectionFailed("The server has no command.", remedy="Enter the command that starts it.")
+        raise ConnectionFailed(
+            "The server has no command.", remedy="Enter the command that starts it."
+        )
     if any("\0" in word for word in (*target.argv, *env, *env.values(), target.cwd)):
         raise ConnectionFailed(
-            "The server's command, environment or directory contains a NUL character.", remedy="Remove it."
+            "The server's command, environment or directory contains a NUL character.",
+            remedy="Remove it.",
         )
     if target.cwd and not os.path.isdir(target.cwd):
         raise ConnectionFailed(

@@ -1,7 +1,9 @@
-"""What a local server uses while it is tried: memory and processes of its whole tree, and files it holds open or writes.
+"""What a local server uses while it is tried: memory and processes of its whole tree, and files it
+holds open or writes.
 
-Read from ``/proc``, so on Linux alone; elsewhere nothing is observed, and the report says so. What is opened and closed
-between two looks is not seen, nor what the kernel refused: Landlock tells nobody.
+Read from ``/proc``, so on Linux alone; elsewhere nothing is observed, and the report says so. What
+is opened and closed between two looks is not seen, nor what the kernel refused: Landlock tells
+nobody.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from mcpregistry.downstream.transports.bubblewrap import PROGRAM
 from mcpregistry.downstream.transports.sandbox import DEVICES, SYSTEM, needed_by
 
 LOOK_SECONDS = 0.05
-MOST_PROCESSES, MOST_DESCRIPTORS, MOST_FILES, MOST_NAMED = 200, 256, 5_000, 50
+MOST_PROCESSES = 200
+MOST_DESCRIPTORS = 256
+MOST_FILES = 5_000
+MOST_NAMED = 50
 _LISTENS = "0A"
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024 if hasattr(os, "sysconf") else 4
 # As Python, Node and shells say it, before and behind the path.
@@ -30,18 +35,23 @@ _DENIED = re.compile(
 
 
 class Usage:
-    """The most that was seen of one server. ``memory_kb`` and ``processes`` are None while nothing was."""
+    """The most that was seen of one server. ``memory_kb`` and ``processes`` are None while nothing
+    was."""
 
     def __init__(self, target: Target) -> None:
         path = os.environ.get("PATH", os.defpath)
         own: list[str] = []
         if target.argv:
-            with suppress(ConfigInvalid):  # of a server without a sandbox, whose first line nobody has to understand
+            # of a server without a sandbox, whose first line nobody has to understand
+            with suppress(ConfigInvalid):
                 own = needed_by(target.argv[0], target.cwd, path)
         self._strict = target.sandbox is not None and target.sandbox.strict
         self._given = (*target.sandbox.write, *target.sandbox.read) if target.sandbox else ()
-        launcher = os.path.dirname(os.path.realpath(__file__))  # which the server is until its program is loaded
-        self._usual = tuple({*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target), launcher} - {""})
+        # which the server is until its program is loaded
+        launcher = os.path.dirname(os.path.realpath(__file__))
+        self._usual = tuple(
+            {*SYSTEM, *DEVICES, *map(os.path.realpath, own), home_of(target), launcher} - {""}
+        )
         self.memory_kb: int | None = None
         self.processes: int | None = None
         self.elsewhere: set[str] = set()
@@ -64,7 +74,9 @@ class Usage:
         self.memory_kb = max(self.memory_kb or 0, sum(map(_memory_kb, tree)))
         opened = [path for each in tree for path in _opened(each)]
         files = (
-            path for path in opened if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:"))
+            path
+            for path in opened
+            if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/memfd:"))
         )
         self.elsewhere.update(filter(None, map(self._place, files)))
         if sockets := {path[8:-1] for path in opened if path.startswith("socket:[")}:
@@ -73,28 +85,39 @@ class Usage:
             self.listened |= listened
 
     def _place(self, path: str) -> str:
-        """The path of its policy that this file lies in, or the file; empty for its own program's and folder's."""
-        within = [place for place in (*self._given, *self._usual) if path == place or path.startswith(f"{place}/")]
+        """The path of its policy that this file lies in, or the file; empty for its own program's
+        and folder's."""
+        within = [
+            place
+            for place in (*self._given, *self._usual)
+            if path == place or path.startswith(f"{place}/")
+        ]
         if not set(within) <= set(self._given):
             return ""
         return within[0] if within else path
 
 
 def files_below(folder: str) -> dict[str, tuple[int, int]] | None:
-    """Size and time of every file below the folder, by its path there; None where there are too many to look at."""
+    """Size and time of every file below the folder, by its path there; None where there are too
+    many to look at."""
     found: dict[str, tuple[int, int]] = {}
     folders = 0
     for entry in entries_below(folder, skip_unreadable=True):
         if entry.is_folder:
             folders += 1
         else:
-            found[os.path.relpath(entry.path, folder)] = (entry.stat.st_size, entry.stat.st_mtime_ns)
+            found[os.path.relpath(entry.path, folder)] = (
+                entry.stat.st_size,
+                entry.stat.st_mtime_ns,
+            )
         if max(folders, len(found)) > MOST_FILES:
             return None
     return found
 
 
-def written(before: dict[str, tuple[int, int]] | None, after: dict[str, tuple[int, int]] | None) -> list[str] | None:
+def written(
+    before: dict[str, tuple[int, int]] | None, after: dict[str, tuple[int, int]] | None
+) -> list[str] | None:
     """Files that are new or changed, a few of them; None where that was not observed."""
     if before is None or after is None:
         return None

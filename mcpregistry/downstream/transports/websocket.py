@@ -1,5 +1,6 @@
-"""WebSocket: one JSON-RPC message per text frame, subprotocol ``mcp``. Not in the MCP specification;
-the SDK dropped it, servers that speak it exist. The address is checked and pinned like HTTP's."""
+"""WebSocket: one JSON-RPC message per text frame, subprotocol ``mcp``. Not in the MCP
+specification; the SDK dropped it, servers that speak it exist. The address is checked and pinned
+like HTTP's."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from urllib.parse import urlsplit
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, PayloadTooBig
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+    PayloadTooBig,
+)
 from websockets.typing import Subprotocol
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, TimedOut
@@ -56,13 +63,17 @@ class WebSocketChannel(Wire):
                 remedy="Check the URL, and that the server is running.",
             ) from error
         except OSError as error:
-            raise ConnectionFailed("The server cannot be reached.", remedy="Check the URL.") from error
+            raise ConnectionFailed(
+                "The server cannot be reached.", remedy="Check the URL."
+            ) from error
         self._reader_task = asyncio.create_task(self._read())
 
     async def _connect(self) -> ClientConnection:
         parts = urlsplit(check_url(self._target.url.replace("ws", "http", 1)))
         if parts.hostname is None:
-            raise OutboundRefused("The server's address is not a plain ws or wss URL.", remedy="Correct its URL.")
+            raise OutboundRefused(
+                "The server's address is not a plain ws or wss URL.", remedy="Correct its URL."
+            )
         port = parts.port or (443 if parts.scheme == "https" else 80)
         addresses = await Guard(self._target.allowed_networks).addresses(parts.hostname, port)
         return await connect(
@@ -96,7 +107,9 @@ class WebSocketChannel(Wire):
         self.fail(ConnectionFailed("The server closed the connection.", sent=True))
 
     def _reason(self, closed: ConnectionClosed) -> DownstreamError:
-        if isinstance(closed.__cause__, PayloadTooBig) or (closed.sent is not None and closed.sent.code == 1009):
+        if isinstance(closed.__cause__, PayloadTooBig) or (
+            closed.sent is not None and closed.sent.code == 1009
+        ):
             return too_large(self._target.limits.message_bytes)
         return ConnectionFailed("The connection to the server was lost.", sent=True)
 

@@ -1,15 +1,16 @@
 """One duplex message channel, shared by the SDK's session and our own calls.
 
 The SDK speaks the protocol (handshake, listen streams, answers to a server's questions); plain
-requests of ours skip its session layers, which cost 175 microseconds a call. Both use one wire:
-our requests have ids of their own (``request_ids.py``), their replies resolve a future directly, and every
-other message becomes a ``SessionMessage`` for the SDK.
+requests of ours skip its session layers, which cost 175 microseconds a call. Both use one wire: our
+requests have ids of their own (``request_ids.py``), their replies resolve a future directly, and
+every other message becomes a ``SessionMessage`` for the SDK.
 
 Invariants:
 * A reply reaches exactly the request whose id it carries, or nobody.
 * What cannot be parsed, batches and stray replies are counted and sampled; too many end the wire.
 * Notifications, however many, do not: see ``inbox.py``.
-* Once the wire is lost every waiting request fails with a typed error, and ``sent`` tells the truth.
+* Once the wire is lost every waiting request fails with a typed error, and ``sent`` tells the
+  truth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ import anyio
 import msgspec
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId, jsonrpc_message_adapter
+from mcp_types import (
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    RequestId,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
 
 from mcpregistry.domain.errors import (
@@ -49,7 +56,12 @@ from mcpregistry.downstream.transports.messages import (
 )
 from mcpregistry.downstream.transports.nameless import NamelessErrors
 from mcpregistry.downstream.transports.request import Request
-from mcpregistry.downstream.transports.request_ids import FIRST, cancelled_by_server, cancelled_id, own_id
+from mcpregistry.downstream.transports.request_ids import (
+    FIRST,
+    cancelled_by_server,
+    cancelled_id,
+    own_id,
+)
 
 GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
@@ -64,7 +76,8 @@ class Heard(Protocol):
         """One notification; ``own``: it came in this request's own stream."""
 
 
-OnNotice = Callable[[str, object], bool]  # a notification's method and params; whether it needs nobody else
+# a notification's method and params; whether it needs nobody else
+OnNotice = Callable[[str, object], bool]
 
 
 def hear_nothing(_method: str, _params: object) -> bool:
@@ -73,7 +86,8 @@ def hear_nothing(_method: str, _params: object) -> bool:
 
 
 class Channel(Protocol):
-    """What a connection needs of any transport: an SDK ``Transport`` that also carries our requests."""
+    """What a connection needs of any transport: an SDK ``Transport`` that also carries our
+    requests."""
 
     lost: asyncio.Event
     error: DownstreamError | None
@@ -84,7 +98,10 @@ class Channel(Protocol):
 
     async def __aenter__(self) -> TransportStreams: ...
     async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None: ...
     def negotiated(self, version: str, *, modern: bool) -> None:
         """The handshake is over; ``version`` is the protocol's, ``modern`` its era."""
@@ -117,7 +134,9 @@ class _Waiting:
 
     __slots__ = ("future", "max_bytes", "nameless", "number", "on_progress", "timer")
 
-    def __init__(self, request: Request, future: asyncio.Future[dict[str, Any]], number: int) -> None:
+    def __init__(
+        self, request: Request, future: asyncio.Future[dict[str, Any]], number: int
+    ) -> None:
         self.future = future
         self.number = number
         self.on_progress = request.on_progress
@@ -156,7 +175,8 @@ class _Outbox:
 
 
 class Wire:
-    """Routing shared by stdio, SSE and WebSocket. A subclass moves bytes: ``open``, ``close``, ``transmit``."""
+    """Routing shared by stdio, SSE and WebSocket. A subclass moves bytes: ``open``, ``close``,
+    ``transmit``."""
 
     pid: int | None = None
     logs: Heard
@@ -173,7 +193,8 @@ class Wire:
         self._sequence = FIRST
         self.nameless = NamelessErrors()
         self._waiting: dict[int, _Waiting] = {}
-        self._asked: set[RequestId] = set()  # ids of the session's own requests that have no answer yet
+        # ids of the session's own requests that have no answer yet
+        self._asked: set[RequestId] = set()
         self._inbox: Inbox
 
     # -- the SDK's Transport ------------------------------------------------------------------
@@ -188,7 +209,10 @@ class Wire:
         return self._inbox, _Outbox(self)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._closing = True
         try:
@@ -206,8 +230,9 @@ class Wire:
         raise NotImplementedError
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
-        """Send one message; ``on_sent`` is called before its first byte can leave, since whoever waits here may be
-        cancelled at any point. Raises DownstreamError whose ``sent`` says whether bytes may have left."""
+        """Send one message; ``on_sent`` is called before its first byte can leave, since whoever
+        waits here may be cancelled at any point. Raises DownstreamError whose ``sent`` says whether
+        bytes may have left."""
         raise NotImplementedError
 
     def stderr_tail(self) -> bytes:
@@ -223,7 +248,8 @@ class Wire:
         """Send and wait for the raw result. Raises DownstreamError; cancelling tells the server."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
-        request_id, self._sequence = self._sequence, self._sequence + 1
+        request_id = self._sequence
+        self._sequence = self._sequence + 1
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop.create_future(), self.nameless.count_request())
         self._waiting[request_id] = waiting
@@ -232,7 +258,9 @@ class Wire:
             await self.transmit(encode_request(request_id, request), request.on_sent)
             return read_reply(await waiting.future)
         except (asyncio.CancelledError, TimedOut) as error:
-            await self._abandon(request_id, "cancelled" if isinstance(error, asyncio.CancelledError) else "timeout")
+            await self._abandon(
+                request_id, "cancelled" if isinstance(error, asyncio.CancelledError) else "timeout"
+            )
             raise
         finally:
             del self._waiting[request_id]
@@ -240,7 +268,8 @@ class Wire:
             waiting.stop_clock()
 
     def _start_clock(self, request_id: int, request: Request, waiting: _Waiting) -> None:
-        loop, seconds = asyncio.get_running_loop(), request.timeout
+        loop = asyncio.get_running_loop()
+        seconds = request.timeout
         if not seconds:
             return
 
@@ -250,14 +279,17 @@ class Wire:
 
         start()
         if request.patience is not None:
-            request.patience.pause, request.patience.resume = waiting.stop_clock, start
+            request.patience.pause = waiting.stop_clock
+            request.patience.resume = start
 
     def _expire(self, request_id: int) -> None:
         waiting = self._waiting.get(request_id)
         if waiting is not None and not waiting.future.done():
             words = "The server did not answer in time."
             if waiting.nameless:
-                words = f"{words} It also sent an error without the id of a request: {waiting.nameless}"
+                words = (
+                    f"{words} It also sent an error without the id of a request: {waiting.nameless}"
+                )
             waiting.future.set_exception(
                 TimedOut(
                     words,
@@ -270,8 +302,10 @@ class Wire:
         params = {"requestId": request_id, "reason": reason}
         notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
         self.nameless.count_other()
-        with suppress(DownstreamError, TimeoutError):  # it cannot be told; the caller learns its own fate anyway
-            async with asyncio.timeout(TELL_SECONDS):  # whoever cancels does not wait for a server that reads nothing
+        # it cannot be told; the caller learns its own fate anyway
+        with suppress(DownstreamError, TimeoutError):
+            # whoever cancels does not wait for a server that reads nothing
+            async with asyncio.timeout(TELL_SECONDS):
                 await self.transmit(msgspec.json.encode(notice))
 
     # -- what arrives -------------------------------------------------------------------------
@@ -326,11 +360,14 @@ class Wire:
             self.on_tools_changed()
         elif method == "notifications/message":  # not to the session: a flood must cost little
             self.logs.hear(message.get("params"))
-        elif "id" in message or (not self.on_notice(method, message.get("params")) and method in MEANT_FOR_SESSION):
+        elif "id" in message or (
+            not self.on_notice(method, message.get("params")) and method in MEANT_FOR_SESSION
+        ):
             self._to_session(message, data)
 
     def note_asked(self, message: JSONRPCMessage) -> None:
-        """The session sends this: a request that will have an answer, or the end of one that will not."""
+        """The session sends this: a request that will have an answer, or the end of one that will
+        not."""
         if isinstance(message, JSONRPCRequest):
             self._asked.add(message.id)
         elif isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
@@ -346,7 +383,9 @@ class Wire:
                 return True
         return False
 
-    def _to_session(self, message: dict[str, Any], data: bytes | bytearray, *, is_answer: bool = False) -> None:
+    def _to_session(
+        self, message: dict[str, Any], data: bytes | bytearray, *, is_answer: bool = False
+    ) -> None:
         try:
             message = rename_oldest_version(message)
             item = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
@@ -356,9 +395,7 @@ class Wire:
             self._inbox.put(item, len(data), meaning_of(message), keep=is_answer)
 
     def _report_dropped(self, count: int) -> None:
-        text = (
-            f"{count:,} messages of the server were dropped because they arrived faster than they could be processed."
-        )
+        text = f"{count:,} messages of the server were dropped because they arrived faster than they could be processed."
         self.logs.hear({"level": "warning", "logger": "slipsnisse", "data": text})
 
     def _warn_of_repair(self) -> None:
@@ -393,6 +430,8 @@ class Wire:
         self.error = error
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
-                waiting.future.set_exception(type(error)(error.message, remedy=error.remedy, sent=True))
+                waiting.future.set_exception(
+                    type(error)(error.message, remedy=error.remedy, sent=True)
+                )
         self._inbox.end()  # the SDK's session sees the end and fails what it waits for
         self.lost.set()

@@ -1,8 +1,10 @@
-"""What is open for hosts, and how it ends when their access ends: a token, an agent, an endpoint or a session.
+"""What is open for hosts, and how it ends when their access ends: a token, an agent, an endpoint or
+a session.
 
-Every answer over HTTP, every connection that lasts, and every request to a headend is noted here while it is open. It is looked at when the configuration
-changes, when a session has ended in any process, and once a second for tokens that expire. So a stream on which nothing is
-sent ends, too. To the code that answers, this end looks like a host that closed its connection.
+Every answer over HTTP, every connection that lasts, and every request to a headend is noted here
+while it is open. It is looked at when the configuration changes, when a session has ended in any
+process, and once a second for tokens that expire. So a stream on which nothing is sent ends, too.
+To the code that answers, this end looks like a host that closed its connection.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.identity import Caller
 
 LOOK_SECONDS = 1.0
-ENDED, REVOKED = "ended", "revoked"
+ENDED = "ended"
+REVOKED = "revoked"
 _SESSION_HEADER = b"mcp-session-id"
 
 Scope = dict[str, Any]
@@ -80,7 +83,9 @@ class Access:
         agent = self._engine.agent_of(guest.token_hash)
         caller = guest.caller
         return (
-            agent is not None and agent.slug == caller.agent and caller.endpoint in self._engine.live.current.endpoints
+            agent is not None
+            and agent.slug == caller.agent
+            and caller.endpoint in self._engine.live.current.endpoints
         )
 
     def add(self, guest: Guest) -> None:
@@ -125,9 +130,12 @@ class Answer:
     __slots__ = ("_access", "_over", "_refuse", "_scope", "_send", "_start", "caller", "token_hash")
 
     def __init__(self, access: Access, arrival: Arrival, refuse: Refuse) -> None:
-        self.caller, self.token_hash = arrival.caller, arrival.token_hash
-        self._scope, self._send = arrival.scope, arrival.send
-        self._access, self._refuse = access, refuse
+        self.caller = arrival.caller
+        self.token_hash = arrival.token_hash
+        self._scope = arrival.scope
+        self._send = arrival.send
+        self._access = access
+        self._refuse = refuse
         self._start: dict[str, Any] | None = None
         self._over = False
 
@@ -150,12 +158,16 @@ class Answer:
         """The one that the request names. The request that ends a session gets its answer."""
         if self._scope["method"] == "DELETE":
             return b""
-        return next((value for name, value in self._scope["headers"] if name == _SESSION_HEADER), b"")
+        return next(
+            (value for name, value in self._scope["headers"] if name == _SESSION_HEADER), b""
+        )
 
     @property
     def _is_one_body(self) -> bool:
         """Whether a body of a known length has begun: it must be whole, and its end is near."""
-        return self._start is not None and any(name.lower() == b"content-length" for name, _ in self._start["headers"])
+        return self._start is not None and any(
+            name.lower() == b"content-length" for name, _ in self._start["headers"]
+        )
 
     def end(self, why: str) -> None:
         """End it now. The code that answers then receives ``http.disconnect`` (ASGI)."""

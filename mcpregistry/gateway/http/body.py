@@ -23,8 +23,8 @@ _REQUEST = {"jsonrpc", "id", "method", "params"}
 
 
 class Plain(NamedTuple):
-    """A request with nothing unusual about it, checked as the SDK checks it. Of the older era if it has a ``session``,
-    whose handshake says the rest."""
+    """A request with nothing unusual about it, checked as the SDK checks it. Of the older era if it
+    has a ``session``, whose handshake says the rest."""
 
     id: int | str
     method: str
@@ -66,7 +66,8 @@ async def read_small(receive: Any) -> tuple[bytes, bool]:
 
 
 async def read_whole(receive: Any, most: int) -> tuple[bytes, bool]:
-    """The body, and whether it is whole: not of a host that left. Raises ResourceLimit beyond ``most`` bytes."""
+    """The body, and whether it is whole: not of a host that left. Raises ResourceLimit beyond
+    ``most`` bytes."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -75,7 +76,8 @@ async def read_whole(receive: Any, most: int) -> tuple[bytes, bool]:
         size += len(parts[-1])
         if size > most:
             raise ResourceLimit(
-                f"The message is larger than the limit of {most:,} bytes.", remedy="Send a smaller message."
+                f"The message is larger than the limit of {most:,} bytes.",
+                remedy="Send a smaller message.",
             )
         if event["type"] != "http.request" or not event.get("more_body"):
             return b"".join(parts), event["type"] == "http.request"
@@ -97,8 +99,12 @@ def session_header(plain: Plain) -> list[tuple[bytes, bytes]]:
 
 
 def trimmed(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers without the whitespace around their values, and the media type in small letters (RFC 9110, 5.5 and 8.3.1)."""
-    return [(name, _small(value) if name == b"content-type" else value.strip(b" \t")) for name, value in pairs]
+    """The headers without the whitespace around their values, and the media type in small letters
+    (RFC 9110, 5.5 and 8.3.1)."""
+    return [
+        (name, _small(value) if name == b"content-type" else value.strip(b" \t"))
+        for name, value in pairs
+    ]
 
 
 def _small(value: bytes) -> bytes:
@@ -114,8 +120,11 @@ def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | Non
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw.items()}
 
 
-def plain_request(method: str, known: frozenset[str], headers: Mapping[str, str], body: bytes) -> Plain | None:
-    """The request, if it is ``method`` and has no parameters but the ``known``; None leaves it to the SDK."""
+def plain_request(
+    method: str, known: frozenset[str], headers: Mapping[str, str], body: bytes
+) -> Plain | None:
+    """The request, if it is ``method`` and has no parameters but the ``known``; None leaves it to
+    the SDK."""
     message = readable(headers, body)
     if not _is_plain(message, method, known):
         return None
@@ -126,7 +135,9 @@ def plain_request(method: str, known: frozenset[str], headers: Mapping[str, str]
         methods.validate_client_request(method, verdict.protocol_version, message["params"])
     except ValidationError:  # the SDK says it in its own words
         return None
-    return Plain(message["id"], method, message["params"], verdict.client_info, verdict.client_capabilities)
+    return Plain(
+        message["id"], method, message["params"], verdict.client_info, verdict.client_capabilities
+    )
 
 
 def readable(headers: Mapping[str, str], body: bytes) -> Any:
@@ -140,7 +151,9 @@ def readable(headers: Mapping[str, str], body: bytes) -> Any:
         return None
 
 
-def older_request(message: dict[str, Any], body: bytes, known: frozenset[str], session: Session) -> Plain | None:
+def older_request(
+    message: dict[str, Any], body: bytes, known: frozenset[str], session: Session
+) -> Plain | None:
     """As ``plain_request``, of a host that has shaken hands; None leaves it to the SDK."""
     params = message.get("params", {})
     plain = (

@@ -1,7 +1,9 @@
-"""Hosts that live in web pages: which origins may ask, and what their browsers let them see (Fetch, "CORS protocol").
+"""Hosts that live in web pages: which origins may ask, and what their browsers let them see (Fetch,
+"CORS protocol").
 
-A page of an origin that is not listed is refused, preflight or not. A preflight carries no token, so it is answered
-before anybody asks for one. No cookie counts here, so none is let through ("credentials"): the token is a header.
+A page of an origin that is not listed is refused, preflight or not. A preflight carries no token,
+so it is answered before anybody asks for one. No cookie counts here, so none is let through
+("credentials"): the token is a header.
 """
 
 from __future__ import annotations
@@ -15,9 +17,17 @@ Scope = dict[str, Any]
 Headers = list[tuple[bytes, bytes]]
 
 ALLOWED = (
-    "Accept", "Authorization", "Content-Type", "Last-Event-ID", "Mcp-Method", "Mcp-Name", "MCP-Protocol-Version",
-    "Mcp-Session-Id", "Slipsnisse-Conversation", "Slipsnisse-Session",
-)  # fmt: skip
+    "Accept",
+    "Authorization",
+    "Content-Type",
+    "Last-Event-ID",
+    "Mcp-Method",
+    "Mcp-Name",
+    "MCP-Protocol-Version",
+    "Mcp-Session-Id",
+    "Slipsnisse-Conversation",
+    "Slipsnisse-Session",
+)
 EXPOSED = (
     "Mcp-Session-Id, MCP-Protocol-Version, Retry-After, WWW-Authenticate, X-Request-Id, Request-Id, X-Should-Retry, "
     "X-Slipsnisse-Call, X-Slipsnisse-Run"
@@ -25,7 +35,8 @@ EXPOSED = (
 METHODS = b"GET, POST, DELETE, OPTIONS"
 REMEMBERED = b"600"  # seconds for which a browser need not ask again
 _ALLOWED = ", ".join(ALLOWED).encode()
-# Headers whose names no list can know: any argument of a tool may be mirrored, and the clients of model APIs add their own.
+# Headers whose names no list can know: any argument of a tool may be mirrored, and the clients of
+# model APIs add their own.
 _MIRRORED = re.compile(
     rb"(?:mcp-param|x-stainless|anthropic|openai)-[!#$%&'*+.^_`|~0-9a-z-]+|x-api-key|idempotency-key|http-referer|x-title"
 )
@@ -37,8 +48,8 @@ class Foreign(Exception):
 
 
 def origin_of(headers: Iterable[tuple[bytes, bytes]], allowed: Container[str]) -> bytes | None:
-    """The origin of the page that asks; None for a program. Raises Foreign for a page that is not ``allowed``, and
-    for one that names several origins."""
+    """The origin of the page that asks; None for a program. Raises Foreign for a page that is not
+    ``allowed``, and for one that names several origins."""
     found = [value for name, value in headers if name == b"origin"]
     if not found:
         return None
@@ -56,7 +67,10 @@ def is_preflight(scope: Scope) -> bool:
 
 async def answer_preflight(origin: bytes, scope: Scope, send: Any) -> None:
     """Yes, to what a host may send us; the browser compares."""
-    asked = next((value for name, value in scope["headers"] if name == b"access-control-request-headers"), b"")
+    asked = next(
+        (value for name, value in scope["headers"] if name == b"access-control-request-headers"),
+        b"",
+    )
     mirrored = _MIRRORED.findall(asked.lower())
     headers = [
         (b"access-control-allow-origin", origin),
@@ -83,4 +97,8 @@ def opened(origin: bytes, send: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _answered_to(origin: bytes) -> Headers:
-    return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED.encode()), VARY]
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", EXPOSED.encode()),
+        VARY,
+    ]

@@ -1,8 +1,10 @@
-"""The HTTP doors: ``/mcp/<endpoint>``, streamable HTTP of both eras; ``…/sse`` (``sse.py``) and ``…/ws`` (``websocket.py``).
+"""The HTTP doors: ``/mcp/<endpoint>``, streamable HTTP of both eras; ``…/sse`` (``sse.py``) and
+``…/ws`` (``websocket.py``).
 
-In this order: origin (``cors.py``), token, endpoint, then a lane. A lane takes what it fully understands (``fast_list.py``: bytes
-made once; ``fast_call.py``: plain calls); everything else goes to the SDK. No decision lives in a lane. The Host header
-is checked by the shell around the whole site.
+In this order: origin (``cors.py``), token, endpoint, then a lane. A lane takes what it fully
+understands (``fast_list.py``: bytes made once; ``fast_call.py``: plain calls); everything else goes
+to the SDK. No decision lives in a lane. The Host header is checked by the shell around the whole
+site.
 """
 
 from __future__ import annotations
@@ -40,7 +42,14 @@ from mcpregistry.gateway.http.older import OlderLane
 from mcpregistry.gateway.http.resuming import Resumption
 from mcpregistry.gateway.http.sessions import Sessions
 from mcpregistry.gateway.http.unanswered import Unanswered, request_in
-from mcpregistry.gateway.identity import ELSEWHERE_KEY, LEFT_KEY, SCOPE_KEY, SESSION_HEADER, Caller, bearer
+from mcpregistry.gateway.identity import (
+    ELSEWHERE_KEY,
+    LEFT_KEY,
+    SCOPE_KEY,
+    SESSION_HEADER,
+    Caller,
+    bearer,
+)
 from mcpregistry.gateway.jsonrpc import (
     error_to,
     in_thread_if_large,
@@ -65,7 +74,8 @@ PREFIX = "/mcp/"
 MAX_BODY: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # the same as over REST
 OLDER = "a session of the older era"  # a lane's name, which is no method's
 LAST = LATEST_HANDSHAKE_VERSION  # of hosts that do not say it with every request
-SSE, WS = "sse", "ws"
+SSE = "sse"
+WS = "ws"
 _UPGRADE = (
     "This address accepts only WebSocket connections. "
     "If your host uses WebSocket, a proxy has removed the Upgrade header. Let the proxy pass it on."
@@ -77,12 +87,15 @@ _SESSION_ENDED = (
     "A call in progress may have taken effect: check it under Calls."
 )
 _ANONYMOUS = "A bearer token is required. Issue one in the admin: Agents, Issue token."
-_STRANGER = "The bearer token is unknown, expired or revoked. Issue one in the admin: Agents, Issue token."
+_STRANGER = (
+    "The bearer token is unknown, expired or revoked. Issue one in the admin: Agents, Issue token."
+)
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 
 class McpApp:
-    """The ASGI application behind ``/mcp``; one per web process, started and stopped in the same task."""
+    """The ASGI application behind ``/mcp``; one per web process, started and stopped in the same
+    task."""
 
     def __init__(self) -> None:
         self.engine = Engine("web")
@@ -92,7 +105,8 @@ class McpApp:
         self._stopping = False
 
     async def startup(self) -> None:
-        """Start the engine, the lanes and the SDK's session manager. Raises when the database cannot be read."""
+        """Start the engine, the lanes and the SDK's session manager. Raises when the database
+        cannot be read."""
         await self.engine.start()
         set_current_engine(self.engine)
         self.gateway = Gateway(self.engine)
@@ -109,19 +123,27 @@ class McpApp:
             max_request_body_size=MAX_BODY,
             session_idle_timeout=IDLE.total_seconds(),
         )
-        listing, calling = ListLane(self.gateway), FastLane(self.gateway, self._sdk)
-        older = OlderLane(self.sessions, self._manager, (calling, listing), self._unanswered, self._count)
+        listing = ListLane(self.gateway)
+        calling = FastLane(self.gateway, self._sdk)
+        older = OlderLane(
+            self.sessions, self._manager, (calling, listing), self._unanswered, self._count
+        )
         self.lanes = {"tools/list": listing, OLDER: older, **dict.fromkeys(CALL_PARAMS, calling)}
         await self._stack.enter_async_context(self._manager.run())
         self.sessions.deliver = self._delivered
         self.sessions.ended.append(self._access.end_session)
-        self.sessions.ended.append(lambda ended: self.engine.placement.end_session(mcp_session(ended)))
+        self.sessions.ended.append(
+            lambda ended: self.engine.placement.end_session(mcp_session(ended))
+        )
         self.sessions.own = self._own_connections
         self.sessions.start()
         self.engine.placement.serve_requests(serving(self))
-        # Only of an embedded database can a starting `runmcp` know at once whether a list still holds.
+        # Only of an embedded database can a starting `runmcp` know at once whether a list still
+        # holds.
         lists = connection.vendor == "sqlite"
-        self._keeping = asyncio.ensure_future(keep_openings(self.engine, Path(settings.VAR_DIR), lists=lists))
+        self._keeping = asyncio.ensure_future(
+            keep_openings(self.engine, Path(settings.VAR_DIR), lists=lists)
+        )
 
     async def shutdown(self) -> None:
         """End streams, then the engine, then the SDK's sessions."""
@@ -134,7 +156,8 @@ class McpApp:
         self._access.close()
 
     def begin_stop(self) -> None:
-        """No new calls; end every stream that would stay open for ever. Calls in flight go on for a while."""
+        """No new calls; end every stream that would stay open for ever. Calls in flight go on for a
+        while."""
         if self._stopping:
             return
         self._stopping = True
@@ -142,8 +165,12 @@ class McpApp:
         self.gateway.changes.close()
         self._connections.begin_stop()
         self._resumption.stop()
-        # Older hosts hold a GET stream for as long as their session lives; the SDK has no public way to them.
-        self._ending = [asyncio.ensure_future(s.terminate()) for s in list(self._manager._server_instances.values())]
+        # Older hosts hold a GET stream for as long as their session lives; the SDK has no public
+        # way to them.
+        self._ending = [
+            asyncio.ensure_future(s.terminate())
+            for s in list(self._manager._server_instances.values())
+        ]
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """One HTTP request, or one WebSocket."""
@@ -179,7 +206,9 @@ class McpApp:
             if way == WS:
                 await serve(caller, scope, receive, send)
                 return
-            guest = Answer(self._access, Arrival(caller, digest, scope, receive, send), _refuse_ended)
+            guest = Answer(
+                self._access, Arrival(caller, digest, scope, receive, send), _refuse_ended
+            )
             answer = guest
             self._access.add(guest)
             try:
@@ -193,7 +222,8 @@ class McpApp:
     async def _streamable(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         headers = single_headers(scope["headers"]) if scope["method"] == "POST" else None
         lane = self.lanes.get(_lane_of(headers)) if headers else None
-        # A lane that does not take the request gives its body back, with nothing recorded, so the SDK may go on.
+        # A lane that does not take the request gives its body back, with nothing recorded, so the
+        # SDK may go on.
         if lane is not None and headers is not None:
             receive = await lane(caller, headers, scope, receive, send)
             if receive is None:
@@ -209,30 +239,54 @@ class McpApp:
                 else (404, "NOT_FOUND", "This address does not accept WebSocket connections.")
             )
         if way == WS and not websocket.speaks_mcp(scope):
-            return 400, "ARGUMENTS_INVALID", "The subprotocol must be mcp, or no subprotocol at all."
+            return (
+                400,
+                "ARGUMENTS_INVALID",
+                "The subprotocol must be mcp, or no subprotocol at all.",
+            )
         if way == SSE and scope["method"] not in {"GET", "POST"}:
-            return 405, "WRONG_METHOD", "Use GET to open the stream, and POST to send a message to it."
+            return (
+                405,
+                "WRONG_METHOD",
+                "Use GET to open the stream, and POST to send a message to it.",
+            )
         return None
 
     async def _sse(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         if scope["method"] == "GET":
             with self._connections.room(caller.agent):
-                await sse.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send))
+                await sse.opened(
+                    self._connections, self.sessions, _arrival(caller, scope, receive, send)
+                )
         elif body := await _body(scope, receive, send):
             if not body[1] or await sse.taken(
-                self._connections, self.sessions, _arrival(caller, scope, receive, send), body[0], self._count
+                self._connections,
+                self.sessions,
+                _arrival(caller, scope, receive, send),
+                body[0],
+                self._count,
             ):
-                await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": 202,
+                        "headers": [(b"content-length", b"0")],
+                    }
+                )
                 await send({"type": "http.response.body", "body": b""})
             else:
                 await _answer(send, 404, "NOT_FOUND", _NO_STREAM)
 
     async def _websocket(self, caller: Caller, scope: Scope, receive: Any, send: Any) -> None:
         with self._connections.room(caller.agent):
-            await websocket.opened(self._connections, self.sessions, _arrival(caller, scope, receive, send), MAX_BODY)
+            await websocket.opened(
+                self._connections, self.sessions, _arrival(caller, scope, receive, send), MAX_BODY
+            )
 
     def _own_connections(self) -> set[tuple[str, int]]:
-        found = ((session_id_of(name), server_id) for name, server_id in self.engine.pool.sessions.own())
+        found = (
+            (session_id_of(name), server_id) for name, server_id in self.engine.pool.sessions.own()
+        )
         return {(session_id, server_id) for session_id, server_id in found if session_id}
 
     async def _delivered(self, session_id: str, message: dict[str, Any]) -> bool:
@@ -241,7 +295,8 @@ class McpApp:
         return taken or await self._manager.delivered(session_id, message)
 
     async def _count(self, slug: str) -> None:
-        """Count what is passed on for an agent among its calls. Raises RateLimited and NotCounted."""
+        """Count what is passed on for an agent among its calls. Raises RateLimited and
+        NotCounted."""
         if (agent := self.engine.live.current.agents.get(slug)) is not None:
             await self.engine.pipeline.rates.take(agent)
 
@@ -273,20 +328,39 @@ class McpApp:
             else:
                 await self._manager.handle_request(scope, receive, answer)
 
-    def _caller(self, scope: Scope, slug: str, digest: str) -> tuple[Caller | None, tuple[int, str, str] | None]:
-        """Who calls which endpoint, or why not. The token comes first: strangers learn no endpoint's name."""
+    def _caller(
+        self, scope: Scope, slug: str, digest: str
+    ) -> tuple[Caller | None, tuple[int, str, str] | None]:
+        """Who calls which endpoint, or why not. The token comes first: strangers learn no
+        endpoint's name."""
         agent = self.engine.agent_of(digest)
         if agent is None:
-            return None, (401, "UNAUTHENTICATED", _STRANGER if bearer(scope["headers"]) else _ANONYMOUS)
+            return None, (
+                401,
+                "UNAUTHENTICATED",
+                _STRANGER if bearer(scope["headers"]) else _ANONYMOUS,
+            )
         self.engine.token_uses.add(digest)
         if slug not in self.engine.live.current.endpoints:
-            return None, (404, "NOT_FOUND", error_texts.not_found("enabled endpoint", plain(slug, 63)))
+            return None, (
+                404,
+                "NOT_FOUND",
+                error_texts.not_found("enabled endpoint", plain(slug, 63)),
+            )
         conversation = named_in(scope["headers"])
         if conversation is None:
-            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Conversation was sent twice. Send it once.")
+            return None, (
+                400,
+                "ARGUMENTS_INVALID",
+                "The header Slipsnisse-Conversation was sent twice. Send it once.",
+            )
         session = named_in(scope["headers"], SESSION_HEADER)
         if session is None:
-            return None, (400, "ARGUMENTS_INVALID", "The header Slipsnisse-Session was sent twice. Send it once.")
+            return None, (
+                400,
+                "ARGUMENTS_INVALID",
+                "The header Slipsnisse-Session was sent twice. Send it once.",
+            )
         return Caller(agent.slug, slug, "http", conversation, session), None
 
 
@@ -305,7 +379,10 @@ def _token_hash(scope: Scope) -> str:
 
 
 def _lane_of(headers: Mapping[str, str]) -> str:
-    if "mcp-session-id" in headers and headers.get("mcp-protocol-version", LAST) in HANDSHAKE_PROTOCOL_VERSIONS:
+    if (
+        "mcp-session-id" in headers
+        and headers.get("mcp-protocol-version", LAST) in HANDSHAKE_PROTOCOL_VERSIONS
+    ):
         return OLDER
     return headers.get("mcp-method", "")
 
@@ -331,7 +408,8 @@ async def _body(scope: Scope, receive: Any, send: Any) -> tuple[bytes, bool] | N
 
 
 def _refusal(version: str, body: bytes) -> dict[str, Any] | None:
-    """What to say of a body that is none of a message; ``version`` as the header names it, empty where it does not."""
+    """What to say of a body that is none of a message; ``version`` as the header names it, empty
+    where it does not."""
     older = not version or version in HANDSHAKE_PROTOCOL_VERSIONS
     return objection(body) or unserved(version, body) or (too_deep(body) if older else None)
 
@@ -349,7 +427,8 @@ async def _refuse(send: Any, status: int, code: int, message: str) -> None:
 
 
 def _noticing(left: asyncio.Event, receive: Any) -> Any:
-    """The SDK lets calls of the older era go on when their connection is lost; held ones must hear of it."""
+    """The SDK lets calls of the older era go on when their connection is lost; held ones must hear
+    of it."""
 
     async def noticed() -> Any:
         message = await receive()
@@ -363,13 +442,18 @@ def _noticing(left: asyncio.Event, receive: Any) -> Any:
 async def _answer(send: Any, status: int, code: str, message: str) -> None:
     kind = INTERNAL_ERROR if status >= 500 else INVALID_REQUEST
     body = msgspec.json.encode(
-        {"jsonrpc": "2.0", "id": None, "error": {"code": kind, "message": message, "data": {"code": code}}}
+        {
+            "jsonrpc": "2.0",
+            "id": None,
+            "error": {"code": kind, "message": message, "data": {"code": code}},
+        }
     )
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
     if status == 403:
         headers.append(cors.VARY)
     if status == 401:
-        error = b"" if message == _ANONYMOUS else b', error="invalid_token"'  # RFC 6750, section 3.1
+        # RFC 6750, section 3.1
+        error = b"" if message == _ANONYMOUS else b', error="invalid_token"'
         headers.append((b"www-authenticate", b'Bearer realm="slipsnisse"' + error))
     if status == 426:
         headers += [(b"upgrade", b"websocket"), (b"connection", b"upgrade")]

@@ -1,4 +1,5 @@
-"""Requests of hosts that only another process of the site can answer: it has the call that waits for the host's answer."""
+"""Requests of hosts that only another process of the site can answer: it has the call that waits
+for the host's answer."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ def may_belong_elsewhere(scope: Scope, body: bytes) -> bool:
 
 
 class Elsewhere:
-    """One such request. ``addresses`` gets the process that must answer it while this one handles the request."""
+    """One such request. ``addresses`` gets the process that must answer it while this one handles
+    the request."""
 
     def __init__(self, send: Any) -> None:
         self.addresses: list[str] = []
         self._send = send
-        self._dropped: list[dict[str, Any]] = []  # of our own answer, which holds if the other process has ended
+        # of our own answer, which holds if the other process has ended
+        self._dropped: list[dict[str, Any]] = []
 
     async def send(self, event: dict[str, Any]) -> None:
         """Send an event of this process's answer, unless another one must answer."""
@@ -69,14 +72,26 @@ class Elsewhere:
 
 
 def serving(app: App) -> Callable[[RelayedRequest, Any, Any], Awaitable[None]]:
-    """Return what answers the requests that other processes pass on to this one: the site's own door, which authenticates them."""
+    """Return what answers the requests that other processes pass on to this one: the site's own
+    door, which authenticates them."""
 
     async def serve(request: RelayedRequest, receive: Any, send: Any) -> None:
         scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": request.method,
-            "path": request.path, "raw_path": request.path.encode(), "root_path": "", "query_string": request.query.encode("latin-1"),
-            "headers": unpack_headers(request.headers), "client": None, "server": None, "extensions": {}, _PASSED: True,
-        }  # fmt: skip
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": request.method,
+            "path": request.path,
+            "raw_path": request.path.encode(),
+            "root_path": "",
+            "query_string": request.query.encode("latin-1"),
+            "headers": unpack_headers(request.headers),
+            "client": None,
+            "server": None,
+            "extensions": {},
+            _PASSED: True,
+        }
         await app(scope, receive, send)
 
     return serve

@@ -1,13 +1,16 @@
-"""The lane for plain ``tools/call``, ``prompts/get`` and ``resources/read``: the same pipeline, without the SDK's layers around it.
+"""The lane for plain ``tools/call``, ``prompts/get`` and ``resources/read``: the same pipeline,
+without the SDK's layers around it.
 
-The SDK spends a task group, two streams and some models on each request, three times what the whole pipeline costs.
-Here the request's own task runs the call. As with the SDK, the answer is one JSON body unless the server reports
-progress or lets the host wait: then it becomes an event stream that is kept alive, and a host that leaves cancels its
-call (MCP 2026-07-28, streamable HTTP). One of the older era does not: it says so with a message of its own.
+The SDK spends a task group, two streams and some models on each request, three times what the whole
+pipeline costs. Here the request's own task runs the call. As with the SDK, the answer is one JSON
+body unless the server reports progress or lets the host wait: then it becomes an event stream that
+is kept alive, and a host that leaves cancels its call (MCP 2026-07-28, streamable HTTP). One of the
+older era does not: it says so with a message of its own.
 
-The lane decides nothing. What it does not fully understand, and what the pipeline would hold for a person, goes to the
-SDK before anything of it is recorded. How a call ended that brought no plain result (a refusal, a task, a server's
-question) is said by the SDK's way as well, which gets the outcome.
+The lane decides nothing. What it does not fully understand, and what the pipeline would hold for a
+person, goes to the SDK before anything of it is recorded. How a call ended that brought no plain
+result (a refusal, a task, a server's question) is said by the SDK's way as well, which gets the
+outcome.
 """
 
 from __future__ import annotations
@@ -41,14 +44,21 @@ Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _NAMED = frozenset({"name", "arguments", "_meta"})
-CALL_PARAMS = {"tools/call": _NAMED, "prompts/get": _NAMED, "resources/read": frozenset({"uri", "_meta"})}
+CALL_PARAMS = {
+    "tools/call": _NAMED,
+    "prompts/get": _NAMED,
+    "resources/read": frozenset({"uri", "_meta"}),
+}
 _KIND_OF = {KINDS[kind].call: kind for kind in (TOOL, PROMPT, RESOURCE)}
-_MOST_SCHEMAS, _MOST_HOSTS, _LONG_HOST = 10_000, 1_000, 4_096  # the last in bytes
+# the last in bytes
+_MOST_SCHEMAS = 10_000
+_MOST_HOSTS = 1_000
+_LONG_HOST = 4_096
 
 
 def _says_more(entry: Entry, host: Host) -> bool:
-    """Whether the server may have lines of its log or a question for a host of the older era, before the answer: only the
-    SDK's stream carries them there.
+    """Whether the server may have lines of its log or a question for a host of the older era,
+    before the answer: only the SDK's stream carries them there.
     """
     server = entry.offer.server
     return LOGGING in server.features or bool(host.forwarding.questions & server.questions)
@@ -57,23 +67,32 @@ def _says_more(entry: Entry, host: Host) -> bool:
 class FastLane:
     """One of the door's lanes; ``sdk`` is the ASGI application that serves everything else."""
 
-    def __init__(self, gateway: Gateway, sdk: Callable[[Caller, Scope, Any, Any], Awaitable[None]]) -> None:
-        self._gateway, self._sdk = gateway, sdk
+    def __init__(
+        self, gateway: Gateway, sdk: Callable[[Caller, Scope, Any, Any], Awaitable[None]]
+    ) -> None:
+        self._gateway = gateway
+        self._sdk = sdk
         self._stamp = {SERVER_INFO_META_KEY: gateway.server.server_info_stamp}
         self._mirrored: dict[str, bool] = {}
         self._hosts: dict[bytes, Host] = {}
 
-    async def __call__(self, caller: Caller, headers: Mapping[str, str], scope: Scope, receive: Any, send: Send) -> Any:
-        """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
+    async def __call__(
+        self, caller: Caller, headers: Mapping[str, str], scope: Scope, receive: Any, send: Send
+    ) -> Any:
+        """Answer and return None, or return a ``receive`` that gives the SDK the same body
+        again."""
         body, whole = await read_small(receive)
         method = headers["mcp-method"]
         plain = plain_request(method, CALL_PARAMS[method], headers, body) if whole else None
-        if plain is not None and await self.serve(plain, Request(caller, scope, body, receive, send)):
+        if plain is not None and await self.serve(
+            plain, Request(caller, scope, body, receive, send)
+        ):
             return None
         return replayed(body, whole, receive)
 
     async def serve(self, plain: Plain, request: Request) -> bool:
-        """Make the call and answer, in either era. False leaves it to the SDK, with nothing recorded."""
+        """Make the call and answer, in either era. False leaves it to the SDK, with nothing
+        recorded."""
         response = Response(plain, request.receive, request.send)
         judged = await self._judged(request.caller, plain, response)
         if judged is None:
@@ -98,9 +117,15 @@ class FastLane:
         return True
 
     async def _proceeded(self, judged: Judged) -> CallOutcome:
-        """The call's end, or the question that its server asks meanwhile: the SDK's way puts that to the host."""
-        engine, call = self._gateway.engine, judged.call
-        request, live = self._gateway.live.opened(call.request) if engine.may_be_asked(judged) else (call.request, None)
+        """The call's end, or the question that its server asks meanwhile: the SDK's way puts that
+        to the host."""
+        engine = self._gateway.engine
+        call = judged.call
+        request, live = (
+            self._gateway.live.opened(call.request)
+            if engine.may_be_asked(judged)
+            else (call.request, None)
+        )
         if live is None:
             return await engine.proceed(judged)
         call = replace(call, request=request)
@@ -120,8 +145,11 @@ class FastLane:
 
     async def _judged(self, caller: Caller, plain: Plain, response: Response) -> Judged | None:
         """The call as the pipeline judges it; None if it is not this lane's."""
-        params, meta, kind = plain.params, plain.meta, _KIND_OF[plain.method]
-        name, arguments = params.get("uri" if kind == RESOURCE else "name"), params.get("arguments", {})
+        params = plain.params
+        meta = plain.meta
+        kind = _KIND_OF[plain.method]
+        name = params.get("uri" if kind == RESOURCE else "name")
+        arguments = params.get("arguments", {})
         if type(name) is not str or type(arguments) is not dict or LOG_LEVEL_META_KEY in meta:
             return None
         try:
@@ -132,7 +160,9 @@ class FastLane:
             else:
                 catalogue = catalogue.of_kind(kind)
             entry = catalogue.find(name)
-            if entry is None or (kind == TOOL and plain.session is None and arguments and self._mirrors(entry)):
+            if entry is None or (
+                kind == TOOL and plain.session is None and arguments and self._mirrors(entry)
+            ):
                 return None
             host = self._host(plain, caller, response)
             host = host if kind == TOOL else host.without_tasks()
@@ -149,7 +179,9 @@ class FastLane:
                 on_progress=response.report if host.progress else None,
                 host=host,
                 conversation=conversation,
-                session=session_of(caller, meta, conversation, plain.session.id if plain.session else None),
+                session=session_of(
+                    caller, meta, conversation, plain.session.id if plain.session else None
+                ),
             )
             judged = self._gateway.engine.judge(request)
         except SlipsnisseError:
@@ -172,13 +204,19 @@ class FastLane:
         meta = plain.meta
         reports = "progressToken" in meta
         if plain.session is not None:
-            return replace(plain.session.host, progress=reports, said=own_words(meta), left=response.gone)
+            return replace(
+                plain.session.host, progress=reports, said=own_words(meta), left=response.gone
+            )
         key = msgspec.json.encode((plain.client_info, plain.capabilities, reports))
         host = self._hosts.get(key)
         if host is None:
-            sent = Connection.from_envelope(LATEST_MODERN_VERSION, plain.client_info, plain.capabilities)
+            sent = Connection.from_envelope(
+                LATEST_MODERN_VERSION, plain.client_info, plain.capabilities
+            )
             info = sent.client_params.client_info if sent.client_params else None
-            found = declared_host(LATEST_MODERN_VERSION, info, sent.client_capabilities, caller.origin)
+            found = declared_host(
+                LATEST_MODERN_VERSION, info, sent.client_capabilities, caller.origin
+            )
             host = replace(found, progress=reports)
             if len(key) <= _LONG_HOST:
                 _remember(self._hosts, key, host, _MOST_HOSTS)
@@ -187,7 +225,8 @@ class FastLane:
 
 
 def _told(plain: Plain, outcome: CallOutcome) -> dict[str, Any]:
-    kind, legacy = _KIND_OF[plain.method], plain.session is not None
+    kind = _KIND_OF[plain.method]
+    legacy = plain.session is not None
     if kind == PROMPT:
         return prompt_result(outcome, legacy=legacy)
     if kind == RESOURCE:

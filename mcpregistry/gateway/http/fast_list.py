@@ -1,7 +1,8 @@
 """The lane for ``tools/list``: bytes made once per list, the id spliced in.
 
 Five thousand tools through the SDK hold the event loop for a tenth of a second; these bytes take a
-millisecond. A request with anything unusual about it is handed on, unread as far as the SDK can see.
+millisecond. A request with anything unusual about it is handed on, unread as far as the SDK can
+see.
 """
 
 from __future__ import annotations
@@ -30,12 +31,21 @@ class ListLane:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._extra = {**LIST_EXTRA, "_meta": {SERVER_INFO_META_KEY: gateway.server.server_info_stamp}}
+        self._extra = {
+            **LIST_EXTRA,
+            "_meta": {SERVER_INFO_META_KEY: gateway.server.server_info_stamp},
+        }
 
     async def __call__(
-        self, caller: Caller, headers: Mapping[str, str], scope: dict[str, Any], receive: Any, send: Any
+        self,
+        caller: Caller,
+        headers: Mapping[str, str],
+        scope: dict[str, Any],
+        receive: Any,
+        send: Any,
     ) -> Any:
-        """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
+        """Answer and return None, or return a ``receive`` that gives the SDK the same body
+        again."""
         body, whole = await read_small(receive)
         plain = plain_request("tools/list", LIST_PARAMS, headers, body) if whole else None
         if plain is not None and await self.serve(caller, plain, send):
@@ -46,7 +56,13 @@ class ListLane:
         """Answer, of either era. False leaves it to the SDK."""
         if (answer := await self._answer(caller, plain)) is None:
             return False
-        await send({"type": "http.response.start", "status": 200, "headers": [*_HEAD, *session_header(plain)]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [*_HEAD, *session_header(plain)],
+            }
+        )
         await send({"type": "http.response.body", "body": answer})
         return True
 
@@ -65,5 +81,8 @@ class ListLane:
             return catalogue.page_bytes(cursor, legacy=False, extra=self._extra)
         version = session.version  # each knows other fields
         return catalogue.page_bytes(
-            cursor, legacy=True, extra={}, wire=(version, partial(serialize_server_result, "tools/list", version))
+            cursor,
+            legacy=True,
+            extra={},
+            wire=(version, partial(serialize_server_result, "tools/list", version)),
         )

@@ -1,7 +1,9 @@
-"""Hosts on a connection that lasts: HTTP+SSE and WebSocket. One server loop each, in either era, as on a pipe.
+"""Hosts on a connection that lasts: HTTP+SSE and WebSocket. One server loop each, in either era, as
+on a pipe.
 
-A connection ends when its host leaves, when its token, agent or endpoint is taken away, and when the site stops: then
-what is in flight is answered first. Its messages go through the same handlers as those of the other doors.
+A connection ends when its host leaves, when its token, agent or endpoint is taken away, and when
+the site stops: then what is in flight is answered first. Its messages go through the same handlers
+as those of the other doors.
 """
 
 from __future__ import annotations
@@ -30,17 +32,22 @@ from mcpregistry.gateway.server import GatewayServer
 log = structlog.get_logger(__name__)
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
-MOST, MOST_OF_AGENT = 1000, 200  # at once in a process; each costs some 100 KB
+# at once in a process; each costs some 100 KB
+MOST = 1000
+MOST_OF_AGENT = 200
 STOPPING = f"The site is shutting down. Nothing was done. {error_texts.TRY_AGAIN_SOON}"
 
-MOST_UNREAD, MOST_UNREAD_BYTES = 100, 4 * 1024 * 1024  # answers of one connection that wait for its host to read
+# answers of one connection that wait for its host to read
+MOST_UNREAD = 100
+MOST_UNREAD_BYTES = 4 * 1024 * 1024
 FLOOD_BYTES = 64 * 1024 * 1024  # of answers to requests that it had sent before: then it ends
 MOST_UNANSWERED = 1_000  # requests of one connection
-_TOO_MANY = (
-    f"{MOST_UNANSWERED:,} requests of this connection are not answered yet. Wait for answers before you send more."
-)
+_TOO_MANY = f"{MOST_UNANSWERED:,} requests of this connection are not answered yet. Wait for answers before you send more."
 READ_SECONDS = 5.0  # for which a message that a host has posted waits until there is room
-LEFT, STOPPED, UNREAD = "left", "stopped", "unread"  # other reasons for an end are in access.py
+# other reasons for an end are in access.py
+LEFT = "left"
+STOPPED = "stopped"
+UNREAD = "unread"
 
 
 class Lasting:
@@ -48,9 +55,11 @@ class Lasting:
 
     def __init__(self, server: GatewayServer, arrival: Arrival, say: Say) -> None:
         self.id = secrets.token_urlsafe(24)
-        self.caller, self.token_hash = arrival.caller, arrival.token_hash
+        self.caller = arrival.caller
+        self.token_hash = arrival.token_hash
         self.ended = ""  # why, once it is
-        self._server, self._say = server, say
+        self._server = server
+        self._say = say
         self._request = HTTPConnection(
             arrival.scope | {SCOPE_KEY: self.caller, LASTING_KEY: self.id, "user": self.caller.user}
         )
@@ -74,11 +83,18 @@ class Lasting:
             for work in beside:
                 tasks.start_soon(work)
             pair = streams(
-                self._heard, self._tell, self._spoken,
-                refused=self._refused, saying=self._saying, metadata=metadata, backlog=self._backlog,
-            )  # fmt: skip
+                self._heard,
+                self._tell,
+                self._spoken,
+                refused=self._refused,
+                saying=self._saying,
+                metadata=metadata,
+                backlog=self._backlog,
+            )
             async with pair as (incoming, outgoing):
-                await serve_dual_era_loop(self._server, incoming, outgoing, lifespan_state={}, init_options=options)
+                await serve_dual_era_loop(
+                    self._server, incoming, outgoing, lifespan_state={}, init_options=options
+                )
             tasks.cancel_scope.cancel()
         return self.ended
 
@@ -97,7 +113,8 @@ class Lasting:
         self.end(UNREAD)
 
     async def take(self, data: bytes) -> bool:
-        """A message of the host; False when it came too late. Waits while too many of its answers are unread."""
+        """A message of the host; False when it came too late. Waits while too many of its answers
+        are unread."""
         try:
             await self._mail.send(data)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -125,8 +142,12 @@ class Lasting:
             if self._unanswered.total() >= MOST_UNANSWERED:
                 return error_to(message.id, t.INTERNAL_ERROR, _TOO_MANY)
             self._unanswered[message.id] += 1
-        elif isinstance(message, t.JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._answered((message.params or {}).get("requestId"))  # perhaps it is answered: a moment too early, then
+        elif (
+            isinstance(message, t.JSONRPCNotification)
+            and message.method == "notifications/cancelled"
+        ):
+            # perhaps it is answered: a moment too early, then
+            self._answered((message.params or {}).get("requestId"))
         return None
 
     def _answered(self, request_id: Any) -> None:
@@ -151,10 +172,12 @@ class Lasting:
 
 
 class Connections:
-    """Those of this process, by id; ended one by one when access ends, and together when the site stops."""
+    """Those of this process, by id; ended one by one when access ends, and together when the site
+    stops."""
 
     def __init__(self, access: Access, server: GatewayServer) -> None:
-        self._access, self._server = access, server
+        self._access = access
+        self._server = server
         self._open: dict[str, Lasting] = {}
         self._taken: Counter[str] = Counter()  # by agent
 
@@ -169,7 +192,10 @@ class Connections:
             said = f"This agent has {MOST_OF_AGENT} open connections in this process, which is the maximum."
             raise Busy(said, remedy="Close a connection, or use streamable HTTP.")
         if self._taken.total() >= MOST:
-            raise Busy("Too many hosts are connected.", remedy="Try again in a moment, or use streamable HTTP.")
+            raise Busy(
+                "Too many hosts are connected.",
+                remedy="Try again in a moment, or use streamable HTTP.",
+            )
         self._taken[agent] += 1
         try:
             yield
@@ -180,11 +206,15 @@ class Connections:
     def find(self, connection_id: str, caller: Caller) -> Lasting | None:
         """The connection, if it is this caller's."""
         found = self._open.get(connection_id)
-        mine = found is not None and (found.caller.agent, found.caller.endpoint) == (caller.agent, caller.endpoint)
+        mine = found is not None and (found.caller.agent, found.caller.endpoint) == (
+            caller.agent,
+            caller.endpoint,
+        )
         return found if mine else None
 
     async def delivered(self, connection_id: str, message: dict[str, Any]) -> bool:
-        """A message of the host that another process was sent; False if its connection is not here."""
+        """A message of the host that another process was sent; False if its connection is not
+        here."""
         found = self._open.get(connection_id)
         if found is None:
             return False

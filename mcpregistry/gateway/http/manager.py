@@ -1,9 +1,12 @@
-"""The SDK's manager of sessions, with sessions that outlive their process: any web process takes up any of them.
+"""The SDK's manager of sessions, with sessions that outlive their process: any web process takes up
+any of them.
 
-What the SDK keeps for a session (streams, a task) is made anew from the row where a request of its host comes. A host's
-answer to a question, or its word that a request is cancelled, goes to the process that asked or serves.
+What the SDK keeps for a session (streams, a task) is made anew from the row where a request of its
+host comes. A host's answer to a question, or its word that a request is cancelled, goes to the
+process that asked or serves.
 
-Of the SDK it uses what has no public name; the pinned version is held to it by the tests of the sessions.
+Of the SDK it uses what has no public name; the pinned version is held to it by the tests of the
+sessions.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ from mcpregistry.services.host_sessions import CHANGED
 log = structlog.get_logger(__name__)
 
 SESSION_HEADER = b"mcp-session-id"
-RELAYED = "slipsnisse/relayed"  # between processes: a notification for the process that has the session's own stream
+# between processes: a notification for the process that has the session's own stream
+RELAYED = "slipsnisse/relayed"
 
 
 class Dispatcher(JSONRPCDispatcher[Any]):
@@ -67,9 +71,13 @@ class Dispatcher(JSONRPCDispatcher[Any]):
 class SessionManager(StreamableHTTPSessionManager):
     """One per web process."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, resumption: Resumption, **options: Any) -> None:
+    def __init__(
+        self, gateway: Gateway, sessions: Sessions, resumption: Resumption, **options: Any
+    ) -> None:
         super().__init__(gateway.server, **options)
-        self._gateway, self._sessions, self._resumption = gateway, sessions, resumption
+        self._gateway = gateway
+        self._sessions = sessions
+        self._resumption = resumption
         self._dispatchers: dict[str, Dispatcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
         sessions.ended.append(self._ended)
@@ -80,12 +88,16 @@ class SessionManager(StreamableHTTPSessionManager):
         self._opening: dict[
             str, bool
         ] = {}  # sessions whose first handshake is being answered: whether it has succeeded
-        gateway.channels.relay, gateway.channels.ask_elsewhere = self._relay, self._ask_elsewhere
+        gateway.channels.relay = self._relay
+        gateway.channels.ask_elsewhere = self._ask_elsewhere
         placement = gateway.engine.placement
-        self._notices = Notices(gateway.engine.watches.neighbours, self._send_notice, placement.connections)
+        self._notices = Notices(
+            gateway.engine.watches.neighbours, self._send_notice, placement.connections
+        )
         placement.serve_streams(self._send_notice, self._ask_host)
         sessions.ended.append(self._notices.forget)
-        gateway.levels.keep, gateway.subscriptions.keep = sessions.set_log_level, sessions.subscribe
+        gateway.levels.keep = sessions.set_log_level
+        gateway.subscriptions.keep = sessions.subscribe
 
     async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
         session_id = _named(scope)
@@ -94,11 +106,13 @@ class SessionManager(StreamableHTTPSessionManager):
             return
         session = await self._sessions.find(session_id, scope[SCOPE_KEY])
         if session is not None and scope["method"] == "DELETE":
-            # Not by the SDK's way: the feed may have told us of the end before it looks, and it would answer 404.
+            # Not by the SDK's way: the feed may have told us of the end before it looks, and it
+            # would answer 404.
             await self._sessions.end(session_id)
             await accepted(200, session_id, send)
             return
-        if session is not None and session_id not in self._connections:  # another request may be taking it up
+        # another request may be taking it up
+        if session is not None and session_id not in self._connections:
             await self._take_up(session, scope)
         if session is None:
             scope, receive = await self._without_stale_session(scope, receive)
@@ -111,34 +125,52 @@ class SessionManager(StreamableHTTPSessionManager):
                 await self._get(session, scope, receive, send)
 
     async def _without_stale_session(self, scope: Any, receive: Any) -> tuple[Any, Any]:
-        """A host that shakes hands again and still names its last session gets a new one, not 404 for ever."""
+        """A host that shakes hands again and still names its last session gets a new one, not 404
+        for ever."""
         if scope["method"] != "POST":
             return scope, receive
         body, whole = await read_whole(receive, self.max_request_body_size)
         if whole and _is_opening(body):
-            scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"mcp-session-id"]}
+            scope = scope | {
+                "headers": [pair for pair in scope["headers"] if pair[0] != b"mcp-session-id"]
+            }
         return scope, replayed(body, whole, receive)
 
     async def _get(self, session: Session, scope: Any, receive: Any, send: Any) -> None:
-        """Read a request's answer on, or open the session's own stream, of which nothing is kept."""
-        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), None)
+        """Read a request's answer on, or open the session's own stream, of which nothing is
+        kept."""
+        named = next(
+            (
+                value.decode("latin-1")
+                for name, value in scope["headers"]
+                if name == b"last-event-id"
+            ),
+            None,
+        )
         stream = await self._resumption.named(session, named) if named is not None else None
         if stream is not None:
             await self._resumption.serve(session, stream, receive, send)
             return
         # The SDK would answer nothing at all to one that asks for what it does not have.
-        scope = scope | {"headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]}
+        scope = scope | {
+            "headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
+        }
         with self._stands(session):
             await super()._handle_stateful_request(scope, receive, send)
 
     @contextmanager
     def _stands(self, session: Session) -> Iterator[None]:
-        """Around a session's own stream: this process tells of the resources that its host has subscribed to."""
+        """Around a session's own stream: this process tells of the resources that its host has
+        subscribed to."""
         connection = self._connections.get(session.id)
-        if connection is not None:  # that the handshake has ended may have been said to another process
+        # that the handshake has ended may have been said to another process
+        if connection is not None:
             connection.initialized.set()
-            self._gateway.changes.remember(Caller(session.agent, session.endpoint, "http"), connection)
-        if connection is None or session.id in self._standing:  # a second stream is refused by the SDK
+            self._gateway.changes.remember(
+                Caller(session.agent, session.endpoint, "http"), connection
+            )
+        # a second stream is refused by the SDK
+        if connection is None or session.id in self._standing:
             yield
             return
         channel = self._gateway.channels.of(connection)
@@ -167,7 +199,8 @@ class SessionManager(StreamableHTTPSessionManager):
     async def _began(self, ctx: Context, caller: Caller, result: Any) -> None:
         session_id = ctx.session._connection.session_id
         client = InitializeRequestParams.model_validate(ctx.params or {}, by_name=False)
-        if session_id is None:  # a connection that lasts (``lasting.py``) is its own session, and ends with it
+        # a connection that lasts (``lasting.py``) is its own session, and ends with it
+        if session_id is None:
             if named := ctx.request.scope.get(LASTING_KEY) if ctx.request else None:
                 await self._sessions.introduce(named, client)
             return
@@ -180,24 +213,31 @@ class SessionManager(StreamableHTTPSessionManager):
             if session.id in self._server_instances:
                 return
             transport = StreamableHTTPServerTransport(
-                mcp_session_id=session.id, event_store=self.event_store, idle_timeout=self.session_idle_timeout
+                mcp_session_id=session.id,
+                event_store=self.event_store,
+                idle_timeout=self.session_idle_timeout,
             )
             owner = authorization_context(scope["user"])
             assert owner is not None
             tasks: Any = self._task_group  # while requests come, the manager runs
-            self._session_owners[session.id], self._server_instances[session.id] = owner, transport
+            self._session_owners[session.id] = owner
+            self._server_instances[session.id] = transport
             await tasks.start(self._serve, transport, session)
 
     async def _serve_opening_request(
         self, http_transport: StreamableHTTPServerTransport, scope: Any, receive: Any, send: Any
     ) -> None:
-        """As the SDK's, but with our way to serve. What no handshake has opened is forgotten again, also if its error came with status 200."""
+        """As the SDK's, but with our way to serve. What no handshake has opened is forgotten again,
+        also if its error came with status 200."""
         session_id = http_transport.mcp_session_id or ""
-        established, self._opening[session_id] = False, False
+        established = False
+        self._opening[session_id] = False
         try:
             tasks: Any = self._task_group
             await tasks.start(self._serve, http_transport, None)
-            status = await _send_and_report_status(http_transport.handle_request, scope, receive, send)
+            status = await _send_and_report_status(
+                http_transport.handle_request, scope, receive, send
+            )
             established = status is not None and status < 400 and self._opening[session_id]
         finally:
             del self._opening[session_id]
@@ -225,7 +265,10 @@ class SessionManager(StreamableHTTPSessionManager):
             try:
                 with transport.idle_scope or anyio.CancelScope():
                     await serve_connection(
-                        self.app, dispatcher, connection=connection, lifespan_state=self._lifespan_state
+                        self.app,
+                        dispatcher,
+                        connection=connection,
+                        lifespan_state=self._lifespan_state,
                     )
             except Exception:
                 log.exception("session.crashed")
@@ -235,14 +278,18 @@ class SessionManager(StreamableHTTPSessionManager):
                 await self._discard_session(session_id, transport)
 
     def _as_it_was(self, connection: Connection, session: Session) -> None:
-        connection.client_params, connection.protocol_version = session.client, session.version
+        connection.client_params = session.client
+        connection.protocol_version = session.version
         connection.initialized.set()
         self._gateway.levels.remember(connection, session.log_level)
         self._gateway.changes.remember(Caller(session.agent, session.endpoint, "http"), connection)
 
     def concerns_us(self, session: Session, message: dict[str, Any]) -> bool:
-        """Whether this answer to a question, or word about a request, is about one of this process."""
-        return self._waits_for(session.id, message) or ("method" in message and cancelled(message) in session.calls)
+        """Whether this answer to a question, or word about a request, is about one of this
+        process."""
+        return self._waits_for(session.id, message) or (
+            "method" in message and cancelled(message) in session.calls
+        )
 
     def _waits_for(self, session_id: str, message: dict[str, Any]) -> bool:
         """Whether the SDK has the question that this answers, or the request that this cancels."""
@@ -250,10 +297,13 @@ class SessionManager(StreamableHTTPSessionManager):
         named = cancelled(message) if "method" in message else message.get("id")
         if dispatcher is None or not isinstance(named, int | str):
             return False
-        return coerce_request_id(named) in (dispatcher._in_flight if "method" in message else dispatcher._pending)
+        return coerce_request_id(named) in (
+            dispatcher._in_flight if "method" in message else dispatcher._pending
+        )
 
     async def delivered(self, session_id: str, message: dict[str, Any]) -> bool:
-        """Another process was sent this. True if it was for this process alone, and has been taken."""
+        """Another process was sent this. True if it was for this process alone, and has been
+        taken."""
         if message.get("method") == CHANGED:
             await self._changed(session_id)
             return False
@@ -263,11 +313,19 @@ class SessionManager(StreamableHTTPSessionManager):
             await self._connections[session_id].notify(**message["params"])
             return True
         session = self._sessions.here(session_id)
-        if session is not None and "method" in message and (give_up := session.calls.get(cancelled(message))):
+        if (
+            session is not None
+            and "method" in message
+            and (give_up := session.calls.get(cancelled(message)))
+        ):
             give_up()
             return True
         transport = self._server_instances.get(session_id)
-        if not self._waits_for(session_id, message) or transport is None or transport._read_stream_writer is None:
+        if (
+            not self._waits_for(session_id, message)
+            or transport is None
+            or transport._read_stream_writer is None
+        ):
             return False
         told = jsonrpc_message_adapter.validate_python(message, by_name=False)
         await transport._read_stream_writer.send(SessionMessage(told))
@@ -285,7 +343,8 @@ class SessionManager(StreamableHTTPSessionManager):
             log.warning("session.notification_not_relayed", exc_info=True)
 
     async def _send_notice(self, notice: RelayedNotice) -> bool:
-        """Send a notification on the session's own stream. False if this process does not have it."""
+        """Send a notification on the session's own stream. False if this process does not have
+        it."""
         if notice.session not in self._standing:
             return False
         try:
@@ -295,14 +354,18 @@ class SessionManager(StreamableHTTPSessionManager):
             log.info("host.does_not_read", method=notice.method)
         return True
 
-    async def _ask_elsewhere(self, session_id: str, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the host on its session's stream if another process has that. None if none has. Raises Unanswered."""
+    async def _ask_elsewhere(
+        self, session_id: str, method: str, params: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Ask the host on its session's stream if another process has that. None if none has.
+        Raises Unanswered."""
         if session_id in self._standing:
             return None
         return await self._notices.ask(RelayedQuestion(session_id, method, params), 2 * ASK_SECONDS)
 
     async def _ask_host(self, question: RelayedQuestion) -> dict[str, Any] | None:
-        """Ask the host for another process. None if this one does not have the session's stream. Raises Unanswered."""
+        """Ask the host for another process. None if this one does not have the session's stream.
+        Raises Unanswered."""
         if question.session not in self._standing:
             return None
         return await ask_on(self._connections[question.session], question.method, question.params)
@@ -335,12 +398,14 @@ def _kept(session: Session, body: bytes) -> Kept | None:
 
 
 def _patient(receive: Any) -> Any:
-    """The SDK forgets where an answer belongs as soon as a host's connection breaks; so it does not hear of that."""
+    """The SDK forgets where an answer belongs as soon as a host's connection breaks; so it does not
+    hear of that."""
 
     async def heard() -> Any:
         message = await receive()
         if message["type"] == "http.disconnect":
-            await asyncio.Event().wait()  # until the answer is there: then whoever listens is cancelled
+            # until the answer is there: then whoever listens is cancelled
+            await asyncio.Event().wait()
         return message
 
     return heard

@@ -1,4 +1,5 @@
-"""Notifications and questions for a host on their way to the process that has the stream of its session, on any machine."""
+"""Notifications and questions for a host on their way to the process that has the stream of its
+session, on any machine."""
 
 from __future__ import annotations
 
@@ -21,18 +22,24 @@ LOOK_AGAIN = 1.0  # seconds, where no process has the stream
 
 
 class Notices:
-    """Those of one web process. ``neighbours`` gives the addresses of the others, ``send_here`` sends what this process can send itself."""
+    """Those of one web process. ``neighbours`` gives the addresses of the others, ``send_here``
+    sends what this process can send itself."""
 
     def __init__(
-        self, neighbours: Callable[[], Awaitable[list[str]]], send_here: Callable[[RelayedNotice], Awaitable[bool]],
+        self,
+        neighbours: Callable[[], Awaitable[list[str]]],
+        send_here: Callable[[RelayedNotice], Awaitable[bool]],
         connections: PeerConnections,
-    ) -> None:  # fmt: skip
-        self._neighbours, self._send_here, self._connections = neighbours, send_here, connections
+    ) -> None:
+        self._neighbours = neighbours
+        self._send_here = send_here
+        self._connections = connections
         self._known: dict[str, str] = {}  # where the stream of a session was found
         self._nowhere: dict[str, float] = {}  # when it was found nowhere; monotonic
 
     async def send(self, notice: RelayedNotice) -> bool:
-        """Send it on the session's stream. False if no process that this one can reach has the stream. Never raises."""
+        """Send it on the session's stream. False if no process that this one can reach has the
+        stream. Never raises."""
         if await self._send_here(notice):
             return True
         known = self._known.pop(notice.session, "")
@@ -60,12 +67,15 @@ class Notices:
         return is_sent
 
     async def ask(self, question: RelayedQuestion, seconds: float) -> dict[str, Any] | None:
-        """Return the host's answer to a question on its session's stream in another process, on any machine.
+        """Return the host's answer to a question on its session's stream in another process, on any
+        machine.
 
         None if no other process has the stream. Raises Unanswered.
         """
         known = self._known.get(question.session, "")
-        for address in dict.fromkeys([known, *await self._neighbours()] if known else await self._neighbours()):
+        for address in dict.fromkeys(
+            [known, *await self._neighbours()] if known else await self._neighbours()
+        ):
             try:
                 answer = await ask_host_at(address, question, self._connections, seconds)
             except (OwnerGoneError, SlipsnisseError, ssl.SSLError, TimeoutError):

@@ -1,8 +1,9 @@
-"""The lanes for hosts of the older era: their session is looked up, then plain requests go the way of the modern ones.
+"""The lanes for hosts of the older era: their session is looked up, then plain requests go the way
+of the modern ones.
 
-Its transports may be in another process, and need not be in any: what a call wants to know of its host stands in the
-session. An answer is one JSON body, or a stream where the server reports progress or lets the host wait; the SDK always
-answers with a stream, which costs it three tasks.
+Its transports may be in another process, and need not be in any: what a call wants to know of its
+host stands in the session. An answer is one JSON body, or a stream where the server reports
+progress or lets the host wait; the SDK always answers with a stream, which costs it three tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from mcp.types import INTERNAL_ERROR
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.gateway.http import question_ids
-from mcpregistry.gateway.http.body import Plain, Request, older_request, read_small, readable, replayed
+from mcpregistry.gateway.http.body import (
+    Plain,
+    Request,
+    older_request,
+    read_small,
+    readable,
+    replayed,
+)
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS, FastLane
 from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListLane
 from mcpregistry.gateway.http.manager import SessionManager, accepted, cancelled
@@ -27,10 +35,12 @@ from mcpregistry.gateway.http.unanswered import Unanswered
 from mcpregistry.gateway.identity import Caller
 from mcpregistry.gateway.jsonrpc import error_to, objection, replied
 
-Count = Callable[[str], Awaitable[None]]  # among the calls of the agent with this slug. Raises SlipsnisseError
+# among the calls of the agent with this slug. Raises SlipsnisseError
+Count = Callable[[str], Awaitable[None]]
 _MOST_ANSWERED = 1_000
-# Each cancellation of a request that this process does not have is a row until another process takes it. Processes look within
-# seconds, so a cancellation that none has taken after this time names a request that none has.
+# Each cancellation of a request that this process does not have is a row until another process
+# takes it. Processes look within seconds, so a cancellation that none has taken after this time
+# names a request that none has.
 _CANCELLED_SECONDS = 60.0
 _LONGEST_ID = 200  # characters of a request whose cancellation is remembered here
 _KNOWN = (*CALL_PARAMS, "tools/list", CANCELLED, None)  # the last is an answer to a question
@@ -40,17 +50,29 @@ class OlderLane:
     """One of the door's lanes, for every POST that names a session."""
 
     def __init__(
-        self, sessions: Sessions, manager: SessionManager, lanes: tuple[FastLane, ListLane], unanswered: Unanswered,
+        self,
+        sessions: Sessions,
+        manager: SessionManager,
+        lanes: tuple[FastLane, ListLane],
+        unanswered: Unanswered,
         count: Count,
-    ) -> None:  # fmt: skip
-        self._sessions, self._manager = sessions, manager
+    ) -> None:
+        self._sessions = sessions
+        self._manager = manager
         self._calls, self._lists = lanes
-        self._unanswered, self._count = unanswered, count
+        self._unanswered = unanswered
+        self._count = count
 
     async def __call__(
-        self, caller: Caller, headers: Mapping[str, str], scope: dict[str, Any], receive: Any, send: Any
+        self,
+        caller: Caller,
+        headers: Mapping[str, str],
+        scope: dict[str, Any],
+        receive: Any,
+        send: Any,
     ) -> Any:
-        """Answer and return None, or return a ``receive`` that gives the SDK the same body again."""
+        """Answer and return None, or return a ``receive`` that gives the SDK the same body
+        again."""
         body, whole = await read_small(receive)
         message = readable(headers, body) if whole else None
         if type(message) is dict and message.get("method") in _KNOWN:
@@ -64,26 +86,32 @@ class OlderLane:
         method = message.get("method")
         if method == "tools/list":
             plain = older_request(message, request.body, LIST_PARAMS, session)
-            return plain is not None and await self._lists.serve(request.caller, plain, request.send)
+            return plain is not None and await self._lists.serve(
+                request.caller, plain, request.send
+            )
         if method in CALL_PARAMS:
             plain = older_request(message, request.body, CALL_PARAMS[method], session)
             return plain is not None and await self._called(plain, session, request)
-        return objection(request.body) is None and await self._passed_on(session, message, request.send)
+        return objection(request.body) is None and await self._passed_on(
+            session, message, request.send
+        )
 
     async def _called(self, plain: Plain, session: Session, request: Request) -> bool:
         with self._unanswered.answering(session.id, plain.id, request.send) as (refusal, send):
             if refusal is not None:
                 await replied(send, 400, refusal)
                 return True
-            # The answer of an earlier request with this id may have been read before that request has left.
+            # The answer of an earlier request with this id may have been read before that request
+            # has left.
             if plain.id in session.calls:
                 return False
             with self._sessions.holding(session.id):
                 return await self._calls.serve(plain, request._replace(send=send))
 
     async def _passed_on(self, session: Session, message: dict[str, Any], send: Any) -> bool:
-        """What concerns a request of this process goes to the SDK, unless a lane has it. What may concern one of another
-        process goes there; anything else is dropped, as the SDK does it with answers that are late.
+        """What concerns a request of this process goes to the SDK, unless a lane has it. What may
+        concern one of another process goes there; anything else is dropped, as the SDK does it with
+        answers that are late.
         """
         if "method" in message and (give_up := session.calls.get(cancelled(message))):
             give_up()
@@ -96,7 +124,9 @@ class OlderLane:
                 await self._send_on(session, for_others)
             except Error:
                 refusal = error_to(
-                    None, INTERNAL_ERROR, f"{error_texts.DATABASE_UNAVAILABLE} Send the message again in a moment."
+                    None,
+                    INTERNAL_ERROR,
+                    f"{error_texts.DATABASE_UNAVAILABLE} Send the message again in a moment.",
                 )
                 await replied(send, 503, refusal)
                 return True
@@ -104,7 +134,8 @@ class OlderLane:
         return True
 
     async def _send_on(self, session: Session, message: dict[str, Any]) -> None:
-        """Send it to the other processes and remember that. Raises a database error, or Busy if too many messages wait."""
+        """Send it to the other processes and remember that. Raises a database error, or Busy if too
+        many messages wait."""
         if "method" not in message:
             await self._sessions.send_on(session.id, message)
             session.answered.add(message["id"])
@@ -116,17 +147,24 @@ class OlderLane:
             session.cancelled[request] = (key, time.monotonic())
 
     async def _forget_earlier(self, session: Session, request: int | str) -> None:
-        """Delete the messages about cancelled requests that no process has, and an earlier one about this request."""
+        """Delete the messages about cancelled requests that no process has, and an earlier one
+        about this request."""
         since = time.monotonic() - _CANCELLED_SECONDS
-        old = {each: key for each, (key, at) in session.cancelled.items() if at <= since or each == request}
+        old = {
+            each: key
+            for each, (key, at) in session.cancelled.items()
+            if at <= since or each == request
+        }
         if old:
             await self._sessions.forget([*old.values()])
-            session.cancelled = {each: sent for each, sent in session.cancelled.items() if each not in old}
+            session.cancelled = {
+                each: sent for each, sent in session.cancelled.items() if each not in old
+            }
 
 
 def _for_others(session: Session, message: dict[str, Any]) -> dict[str, Any] | None:
-    """What another process needs of it: an answer to a question that this site has asked in the session, once; or which
-    request is cancelled. None if no process can have a use for it.
+    """What another process needs of it: an answer to a question that this site has asked in the
+    session, once; or which request is cancelled. None if no process can have a use for it.
     """
     if "method" in message:
         request = cancelled(message)

@@ -1,7 +1,9 @@
-"""The ids of questions that this site asks the hosts of sessions. Every web process recognizes them without asking another one.
+"""The ids of questions that this site asks the hosts of sessions. Every web process recognizes them
+without asking another one.
 
-An id is an integer of at most 53 bits, because JSON numbers are not exact beyond: a number and, in the lower bits, its signature
-for the session. So an answer to a question that was never asked in the session is not passed on to other processes.
+An id is an integer of at most 53 bits, because JSON numbers are not exact beyond: a number and, in
+the lower bits, its signature for the session. So an answer to a question that was never asked in
+the session is not passed on to other processes.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import secrets
 
 from django.utils.crypto import salted_hmac
 
-_NUMBER_BITS, _SIGNATURE_BITS = 30, 23
+_NUMBER_BITS = 30
+_SIGNATURE_BITS = 23
 _SALT = "mcpregistry.gateway.http.question_ids"
 
 
@@ -27,7 +30,8 @@ def first_number() -> int:
 
 
 def question_of(session_id: str, value: object) -> int | None:
-    """The id that an answer names, if this site has asked such a question in the session; some hosts send it back as text."""
+    """The id that an answer names, if this site has asked such a question in the session; some
+    hosts send it back as text."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 16:
         value = int(value)
     if type(value) is not int or not 0 <= value < 2 ** (_NUMBER_BITS + _SIGNATURE_BITS):

@@ -21,16 +21,24 @@ _JSON = [(b"content-type", b"application/json")]
 
 
 class Response:
-    """Watches the host meanwhile: one of the modern era that leaves gives its call up, one of the older era does not."""
+    """Watches the host meanwhile: one of the modern era that leaves gives its call up, one of the
+    older era does not."""
 
     def __init__(self, plain: Plain, receive: Any, send: Send) -> None:
-        self.kept = Kept(plain.session, plain.id, plain.method, plain.params.get("uri", "")) if plain.session else None
-        self._plain, self._receive, self._send = plain, receive, send
+        self.kept = (
+            Kept(plain.session, plain.id, plain.method, plain.params.get("uri", ""))
+            if plain.session
+            else None
+        )
+        self._plain = plain
+        self._receive = receive
+        self._send = send
         self._token = plain.meta.get("progressToken")
         self.reporting = self._token is not None
         self.left = False  # the host is gone
         self.given_up = False  # by a word of the host, as in the older era
-        self.gone = asyncio.Event() if plain.session else None  # set when its connection is, in the older era
+        # set when its connection is, in the older era
+        self.gone = asyncio.Event() if plain.session else None
         self._progress: Progress | None = None
         self._streaming = False
         self._closed = False
@@ -51,7 +59,8 @@ class Response:
 
     def report(self, progress: float, total: float | None, message: str | None) -> None:
         """The server's progress: from the first on, the answer is a stream."""
-        if self._closed:  # the call goes on without this request, which was answered with its server's question
+        # the call goes on without this request, which was answered with its server's question
+        if self._closed:
             return
         self._attend()
         if self._progress is not None:
@@ -63,7 +72,9 @@ class Response:
             return
         self._progress = Progress(self._send_progress) if self.reporting else None
         pulse = self._progress.run() if self._progress else self._ping()
-        self._tasks = [asyncio.ensure_future(work) for work in (self._watch(), pulse, self._tell_id())]
+        self._tasks = [
+            asyncio.ensure_future(work) for work in (self._watch(), pulse, self._tell_id())
+        ]
 
     async def _tell_id(self) -> None:
         """A host of the older era can read the answer on elsewhere, should its connection break."""
@@ -87,7 +98,9 @@ class Response:
             await asyncio.sleep(PING_SECONDS)
             await self._write(PING)
 
-    async def _send_progress(self, progress: float, total: float | None, message: str | None) -> None:
+    async def _send_progress(
+        self, progress: float, total: float | None, message: str | None
+    ) -> None:
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
         params |= {} if total is None else {"total": total}
         params |= {} if message is None else {"message": message}
@@ -98,16 +111,22 @@ class Response:
         if not self._streaming:
             self._streaming = True
             await self._send(
-                {"type": "http.response.start", "status": 200, "headers": [*STREAM, *session_header(self._plain)]}
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [*STREAM, *session_header(self._plain)],
+                }
             )
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, result: dict[str, Any]) -> None:
-        """Send the last, or only, message. The call is over: a host that leaves now changes nothing."""
+        """Send the last, or only, message. The call is over: a host that leaves now changes
+        nothing."""
         await self._end({"result": result})
 
     async def cancelled(self) -> None:
-        """The host gave the call up: the stream of the older era ends with an answer all the same."""
+        """The host gave the call up: the stream of the older era ends with an answer all the
+        same."""
         await self._end({"error": {"code": REQUEST_CANCELLED, "message": "Request cancelled"}})
 
     async def _end(self, said: dict[str, Any]) -> None:
@@ -116,14 +135,21 @@ class Response:
         message = encoded({"jsonrpc": "2.0", "id": self._plain.id} | said)
         line = await self.kept.answer(message) if self.kept is not None else b""
         if self._streaming:
-            await self._send({"type": "http.response.body", "body": line + as_event(message), "more_body": False})
+            await self._send(
+                {"type": "http.response.body", "body": line + as_event(message), "more_body": False}
+            )
         else:
-            headers = [*_JSON, (b"content-length", b"%d" % len(message)), *session_header(self._plain)]
+            headers = [
+                *_JSON,
+                (b"content-length", b"%d" % len(message)),
+                *session_header(self._plain),
+            ]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": message})
 
     def passing_on(self) -> Send:
-        """A ``send`` for whoever gives the answer instead: its one message ends our stream, if there is one."""
+        """A ``send`` for whoever gives the answer instead: its one message ends our stream, if
+        there is one."""
         self._unwatch()
         body: list[bytes] = []
 
@@ -140,7 +166,9 @@ class Response:
                 body.append(event.get("body", b""))
                 if not event.get("more_body"):
                     data = as_event(b"".join(body))
-                    await self._send({"type": "http.response.body", "body": data, "more_body": False})
+                    await self._send(
+                        {"type": "http.response.body", "body": data, "more_body": False}
+                    )
 
         return send
 

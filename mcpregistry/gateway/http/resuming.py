@@ -1,7 +1,9 @@
-"""An answer that takes a while gets an event id, and can be read on with it: by a GET that names ``Last-Event-ID``.
+"""An answer that takes a while gets an event id, and can be read on with it: by a GET that names
+``Last-Event-ID``.
 
-Only hosts of 2025-11-25 understand the event without data that carries the id. What is over within a moment, as most
-calls are, costs nothing; a host that loses that answer asks again. Progress is not repeated, the answer is.
+Only hosts of 2025-11-25 understand the event without data that carries the id. What is over within
+a moment, as most calls are, costs nothing; a host that loses that answer asks again. Progress is
+not repeated, the answer is.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from mcpregistry.services import host_streams
 
 log = structlog.get_logger(__name__)
 
-AFTER = 1.0  # seconds; what is answered sooner is not kept: under load most calls take a tenth, and each would cost two commits
+# seconds; what is answered sooner is not kept: under load most calls take a tenth, and each would
+# cost two commits
+AFTER = 1.0
 _RETRY_MS = 1_000
 _PING_SECONDS = 15.0
 _FIRST = "2025-11-25"
@@ -66,7 +70,8 @@ class Kept:
         return self._beginning is not None
 
     def begin(self) -> asyncio.Task[bytes]:
-        """Keep it from now on. The task gives the event that tells the host its id; empty where it cannot be kept."""
+        """Keep it from now on. The task gives the event that tells the host its id; empty where it
+        cannot be kept."""
         if self._beginning is None:
             self._beginning = asyncio.ensure_future(self._begin())
         return self._beginning
@@ -88,18 +93,27 @@ class Kept:
             return b""
         try:
             self._stream = await db_call(
-                host_streams.begin, session_id=self._session.id, request=self._request, call_id=self.call_id
+                host_streams.begin,
+                session_id=self._session.id,
+                request=self._request,
+                call_id=self.call_id,
             )
         except Error:
             log.warning("stream.not_kept", exc_info=True)
-        return f"id: {self._stream}.0\r\nretry: {_RETRY_MS}\r\ndata: \r\n\r\n".encode() if self._stream else b""
+        return (
+            f"id: {self._stream}.0\r\nretry: {_RETRY_MS}\r\ndata: \r\n\r\n".encode()
+            if self._stream
+            else b""
+        )
 
 
 class KeptSend:
-    """A ``send`` for the SDK's streams: tells the host the id once an answer takes a while, and keeps the answer."""
+    """A ``send`` for the SDK's streams: tells the host the id once an answer takes a while, and
+    keeps the answer."""
 
     def __init__(self, kept: Kept, send: Any) -> None:
-        self._kept, self._send = kept, send
+        self._kept = kept
+        self._send = send
         self._timer = asyncio.get_running_loop().call_later(AFTER, self._begin)
         self._telling: asyncio.Task[None] | None = None
         self._over = False
@@ -139,7 +153,9 @@ def answer_in(chunk: bytes) -> bytes:
     for line in chunk.split(b"\r\n"):
         if line.startswith(b"data: {"):
             message = msgspec.json.decode(line[6:])
-            return line[6:] if "result" in message or ("error" in message and "id" in message) else b""
+            return (
+                line[6:] if "result" in message or ("error" in message and "id" in message) else b""
+            )
     return b""
 
 
@@ -154,11 +170,14 @@ class Resumption:
         self._watch.stop()
 
     async def named(self, session: Session, event_id: str) -> HostStream | None:
-        """The stream that the host wants to read on; None for what never was, or was forgotten. Raises Busy."""
+        """The stream that the host wants to read on; None for what never was, or was forgotten.
+        Raises Busy."""
         try:
             return await db_call(host_streams.named, session.id, event_id)
         except Error:
-            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON) from None
+            raise Busy(
+                error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON
+            ) from None
 
     async def serve(self, session: Session, stream: HostStream, receive: Any, send: Any) -> None:
         """Answer the GET: with the answer, as soon as there is one."""
@@ -194,7 +213,8 @@ async def _left(receive: Any) -> None:
 
 
 def answer_of(stream_id: str) -> str:
-    """The JSON-RPC message that was kept, else what the record of the call says, else that nobody knows."""
+    """The JSON-RPC message that was kept, else what the record of the call says, else that nobody
+    knows."""
     stream = HostStream.objects.get(pk=stream_id)
     if message := host_streams.kept(stream):
         return message
@@ -202,10 +222,14 @@ def answer_of(stream_id: str) -> str:
     outcome = recorded.outcome_by_id(stream.call_id) if stream.call_id else None
     try:
         if outcome is not None:
-            return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": _result(request, outcome)})
+            return json.dumps(
+                {"jsonrpc": "2.0", "id": request["id"], "result": _result(request, outcome)}
+            )
     except MCPError as error:
         return json.dumps(error_to(request["id"], error.error.code, error.error.message))
-    return json.dumps(error_to(request["id"], INTERNAL_ERROR, f"The answer was not stored. {LOOK_FIRST}"))
+    return json.dumps(
+        error_to(request["id"], INTERNAL_ERROR, f"The answer was not stored. {LOOK_FIRST}")
+    )
 
 
 def _result(request: dict[str, Any], outcome: CallOutcome) -> dict[str, Any]:

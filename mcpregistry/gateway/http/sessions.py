@@ -1,7 +1,8 @@
-"""What one web process knows of the sessions of older hosts. The rows hold the truth, so any process serves any of them.
+"""What one web process knows of the sessions of older hosts. The rows hold the truth, so any
+process serves any of them.
 
-A session is read once and then remembered; the change feed says when it has ended elsewhere, and brings what its host
-sent to another process about a request that this one serves.
+A session is read once and then remembered; the change feed says when it has ended elsewhere, and
+brings what its host sent to another process about a request that this one serves.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ R = TypeVar("R")
 _NOTE_EVERY = 30.0  # seconds between notes that hosts were here
 _MOST_KNOWN = 10_000
 _MOST_SAID = 65_536
-_MARGIN = timedelta(seconds=60)  # commits of others may become visible in another order than their times
+# commits of others may become visible in another order than their times
+_MARGIN = timedelta(seconds=60)
 _AFTER_FAULT = 1.0
 _FORGET_AT_ONCE = 100
 _MOST_WAITING = 1_000  # messages for one session that does not take them
@@ -48,9 +50,10 @@ SSE_VERSION = "2024-11-05"  # the only one that HTTP+SSE has
 
 @dataclass(slots=True)
 class Session:
-    """A session as it was read. ``host`` is what its handshake says; ``calls``: how to give up those
-    that a lane of this process has under way, by request id; ``answered``: questions whose answers were passed on from here;
-    ``cancelled``: requests whose cancellation was, each with the key of the message and the time."""
+    """A session as it was read. ``host`` is what its handshake says; ``calls``: how to give up
+    those that a lane of this process has under way, by request id; ``answered``: questions whose
+    answers were passed on from here; ``cancelled``: requests whose cancellation was, each with the
+    key of the message and the time."""
 
     id: str
     agent: str
@@ -66,22 +69,27 @@ class Session:
 
 
 class Sessions:
-    """One per web process; used on its event loop. Its id is plain text, and so is what ``ended`` is called with."""
+    """One per web process; used on its event loop. Its id is plain text, and so is what ``ended``
+    is called with."""
 
     def __init__(self, feed: Feed, process: str = "") -> None:
-        self._feed, self._process = feed, process
+        self._feed = feed
+        self._process = process
         self._known: dict[str, Session] = {}
         self._here: set[str] = set()  # hosts that were here since the last note
         self._held: dict[str, int] = {}  # open streams
         self._noting: asyncio.TimerHandle | None = None
         self._told: dict[str | int, float] = {}
-        self._waiting: dict[str, deque[tuple[int, str]]] = {}  # messages from elsewhere, by session, on their way
+        # messages from elsewhere, by session, on their way
+        self._waiting: dict[str, deque[tuple[int, str]]] = {}
         self._left_out: Counter[str] = Counter()  # notices for which there was no room among them
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Whoever keeps something for a session is told its id when it has ended, in whichever process that was.
+        # Whoever keeps something for a session is told its id when it has ended, in whichever
+        # process that was.
         self.ended: list[Callable[[str], None]] = []
-        self.own: Callable[[], Collection[tuple[str, int]]] = tuple  # (session, server) of sessions' own connections
+        # (session, server) of sessions' own connections
+        self.own: Callable[[], Collection[tuple[str, int]]] = tuple
         self._owned = False  # whether some were there when it was noted last
         # Returns whether a message was for this process alone, so that no other one needs it.
         self.deliver: Callable[[str, dict[str, Any]], Awaitable[bool]] | None = None
@@ -110,10 +118,12 @@ class Sessions:
                 await db_call(host_sessions.seen, here)
 
     async def find(self, session_id: str, caller: Caller) -> Session | None:
-        """The running session of this caller, or None. Raises Busy when the database cannot be asked."""
+        """The running session of this caller, or None. Raises Busy when the database cannot be
+        asked."""
         session = self._known.get(session_id)
         if session is None or (
-            not session.calls and time.monotonic() - session.used > host_sessions.IDLE.total_seconds()
+            not session.calls
+            and time.monotonic() - session.used > host_sessions.IDLE.total_seconds()
         ):
             session = await self._read(session_id)
         if session is None or (session.agent, session.endpoint) != (caller.agent, caller.endpoint):
@@ -122,8 +132,11 @@ class Sessions:
         self._note(session_id)
         return session
 
-    async def begin(self, session_id: str, caller: Caller, version: str, client: InitializeRequestParams) -> None:
-        """A host has shaken hands here; committed when this returns. Raises ResourceLimit, or Busy without a database."""
+    async def begin(
+        self, session_id: str, caller: Caller, version: str, client: InitializeRequestParams
+    ) -> None:
+        """A host has shaken hands here; committed when this returns. Raises ResourceLimit, or Busy
+        without a database."""
         said = client.model_dump_json(by_alias=True, exclude_none=True)
         if len(said) > _MOST_SAID:
             raise ResourceLimit(
@@ -132,24 +145,43 @@ class Sessions:
             )
         try:
             await db_call(
-                host_sessions.begin, session_id=session_id, agent=caller.agent, endpoint=caller.endpoint,
-                version=version, client=said, name=client.client_info.name, said_version=client.client_info.version,
-            )  # fmt: skip
+                host_sessions.begin,
+                session_id=session_id,
+                agent=caller.agent,
+                endpoint=caller.endpoint,
+                version=version,
+                client=said,
+                name=client.client_info.name,
+                said_version=client.client_info.version,
+            )
         except Error:
-            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="Connect again in a moment.") from None
+            raise Busy(
+                error_texts.DATABASE_UNAVAILABLE, remedy="Connect again in a moment."
+            ) from None
         self._known.pop(session_id, None)
 
     @asynccontextmanager
-    async def lasting(self, connection_id: str, caller: Caller, version: str = "") -> AsyncIterator[None]:
-        """While a host's connection lasts here, it has a row: to be seen, and ended by people. Raises Busy before.
+    async def lasting(
+        self, connection_id: str, caller: Caller, version: str = ""
+    ) -> AsyncIterator[None]:
+        """While a host's connection lasts here, it has a row: to be seen, and ended by people.
+        Raises Busy before.
 
-        ``version``: of HTTP+SSE, whose messages other processes may be sent; a WebSocket has none until its handshake.
+        ``version``: of HTTP+SSE, whose messages other processes may be sent; a WebSocket has none
+        until its handshake.
         """
-        whose = {"agent": caller.agent, "endpoint": caller.endpoint, "version": version, "client": ""}
+        whose = {
+            "agent": caller.agent,
+            "endpoint": caller.endpoint,
+            "version": version,
+            "client": "",
+        }
         try:
             await db_call(host_sessions.begin, session_id=connection_id, **whose)
         except Error:
-            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="Connect again in a moment.") from None
+            raise Busy(
+                error_texts.DATABASE_UNAVAILABLE, remedy="Connect again in a moment."
+            ) from None
         try:
             with self.holding(connection_id):
                 yield
@@ -158,13 +190,15 @@ class Sessions:
                 await self.end(connection_id)
 
     async def introduce(self, connection_id: str, client: InitializeRequestParams) -> None:
-        """The host of such a connection has said its name, which is for people alone: nothing fails for want of it."""
+        """The host of such a connection has said its name, which is for people alone: nothing fails
+        for want of it."""
         said = client.client_info
         with suppress(Error):
             await db_call(host_sessions.introduce, connection_id, said.name, said.version)
 
     async def pass_on(self, stream_id: str, caller: Caller, body: bytes) -> bool:
-        """Send a message to the process that holds this stream; False if it is not this caller's. Raises Busy."""
+        """Send a message to the process that holds this stream; False if it is not this caller's.
+        Raises Busy."""
         try:
             row = await db_call(host_sessions.running, stream_id)
             if row is None or row.client or row.protocol_version != SSE_VERSION:
@@ -173,7 +207,9 @@ class Sessions:
                 return False
             await db_call(host_sessions.send, stream_id, body.decode())
         except Error:
-            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="Send the message again in a moment.") from None
+            raise Busy(
+                error_texts.DATABASE_UNAVAILABLE, remedy="Send the message again in a moment."
+            ) from None
         return True
 
     def here(self, session_id: str) -> Session | None:
@@ -185,11 +221,14 @@ class Sessions:
         try:
             await db_call(host_sessions.end, session_id)
         except Error:
-            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy="End the session again in a moment.") from None
+            raise Busy(
+                error_texts.DATABASE_UNAVAILABLE, remedy="End the session again in a moment."
+            ) from None
         self._has_ended(session_id)
 
     async def send_on(self, session_id: str, message: dict[str, Any]) -> int:
-        """Send a message to the other processes. Returns its key. Raises a database error, or Busy."""
+        """Send a message to the other processes. Returns its key. Raises a database error, or
+        Busy."""
         return await db_call(host_sessions.send, session_id, json.dumps(message))
 
     async def forget(self, keys: Collection[int]) -> None:
@@ -201,7 +240,8 @@ class Sessions:
         await _kept(host_sessions.set_log_level, session_id, level)
 
     async def read_log_level(self, session: Session) -> None:
-        """Anew, for another process has set it; returns when it was read, or the session is not known here any more."""
+        """Anew, for another process has set it; returns when it was read, or the session is not
+        known here any more."""
         while self.here(session.id) is session:
             try:
                 session.log_level = await db_call(host_sessions.log_level, session.id)
@@ -210,8 +250,11 @@ class Sessions:
                 await asyncio.sleep(_AFTER_FAULT)
 
     async def subscribe(self, session_id: str, uri: str, wanted: bool) -> None:
-        """Its host wants to hear of this resource's changes, or not any more. Raises Busy, or ResourceLimit."""
-        await _kept(host_sessions.subscribe if wanted else host_sessions.unsubscribe, session_id, uri)
+        """Its host wants to hear of this resource's changes, or not any more. Raises Busy, or
+        ResourceLimit."""
+        await _kept(
+            host_sessions.subscribe if wanted else host_sessions.unsubscribe, session_id, uri
+        )
 
     @contextmanager
     def holding(self, session_id: str) -> Iterator[None]:
@@ -230,8 +273,11 @@ class Sessions:
         try:
             row = await db_call(host_sessions.running, session_id)
         except Error:
-            raise Busy(error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON) from None
-        if row is None or not row.client:  # a connection that lasts has a row as well, but is no session of this door
+            raise Busy(
+                error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN_SOON
+            ) from None
+        # a connection that lasts has a row as well, but is no session of this door
+        if row is None or not row.client:
             return None
         if len(self._known) >= _MOST_KNOWN:
             self._known = {each.id: each for each in self._known.values() if each.calls}
@@ -248,7 +294,8 @@ class Sessions:
 
     async def _write_down(self) -> None:
         self._noting = None
-        here, self._here = self._here | self._held.keys(), set()
+        here = self._here | self._held.keys()
+        self._here = set()
         own = self.own()
         try:
             await db_call(host_sessions.seen, here)
@@ -268,7 +315,9 @@ class Sessions:
             self._news.clear()
             now = reckoned_now()
             try:
-                news = await db_call(host_sessions.news, self._since - _MARGIN, frozenset(self._told))
+                news = await db_call(
+                    host_sessions.news, self._since - _MARGIN, frozenset(self._told)
+                )
             except Error:
                 await asyncio.sleep(_AFTER_FAULT)
                 self._news.set()
@@ -293,11 +342,13 @@ class Sessions:
     def _hand_on(self, key: int, session_id: str, body: str) -> None:
         """In order within a session; one whose host does not read keeps nobody else waiting.
 
-        If too many wait, notices are left out and counted. A request, an answer or a cancellation is not: its session ends
-        instead, so that nobody waits for what will not come, and no cancelled call continues.
+        If too many wait, notices are left out and counted. A request, an answer or a cancellation
+        is not: its session ends instead, so that nobody waits for what will not come, and no
+        cancelled call continues.
         """
         waiting = self._waiting.get(session_id)
-        if waiting is None:  # else a task takes them already, which may be forgetting what it has taken
+        # else a task takes them already, which may be forgetting what it has taken
+        if waiting is None:
             waiting = deque()
             self._waiting[session_id] = waiting
             self._spawn(self._handed_on(session_id, waiting))
@@ -317,7 +368,9 @@ class Sessions:
             while waiting:
                 key, body = waiting[0]
                 try:
-                    if self.deliver is not None and await self.deliver(session_id, json.loads(body)):
+                    if self.deliver is not None and await self.deliver(
+                        session_id, json.loads(body)
+                    ):
                         taken.append(key)
                 except Exception:  # one message must not keep the next ones from being heard
                     log.exception("sessions.message_not_taken")
@@ -373,6 +426,12 @@ def _session(row: HostSession) -> Session:
     client = InitializeRequestParams.model_validate_json(row.client, by_name=False)
     host = declared_host(row.protocol_version, client.client_info, client.capabilities, "http")
     return Session(
-        row.pk, row.agent_slug, row.endpoint_slug, row.protocol_version, client, host, used=time.monotonic(),
+        row.pk,
+        row.agent_slug,
+        row.endpoint_slug,
+        row.protocol_version,
+        client,
+        host,
+        used=time.monotonic(),
         log_level=row.log_level,
-    )  # fmt: skip
+    )

@@ -1,5 +1,6 @@
-"""The older HTTP door, ``/mcp/<endpoint>/sse`` (HTTP+SSE of MCP 2024-11-05): a GET opens the stream on which the server
-speaks and is told on it where to post; each message of the host is a POST there, answered 202.
+"""The older HTTP door, ``/mcp/<endpoint>/sse`` (HTTP+SSE of MCP 2024-11-05): a GET opens the stream
+on which the server speaks and is told on it where to post; each message of the host is a POST
+there, answered 202.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ SESSION = "session_id"
 
 
 async def opened(connections: Connections, sessions: Sessions, arrival: Arrival) -> None:
-    """Answer a GET: a stream that lasts until either side ends it. Raises Busy without a database."""
-    scope, receive, send = arrival.scope, arrival.receive, arrival.send
+    """Answer a GET: a stream that lasts until either side ends it. Raises Busy without a
+    database."""
+    scope = arrival.scope
+    receive = arrival.receive
+    send = arrival.send
 
     async def say(data: bytes) -> None:
         await _write(send, as_event(data))
@@ -46,16 +50,19 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival)
         await _write(send, b"", more=False)
 
 
-async def taken(connections: Connections, sessions: Sessions, arrival: Arrival, body: bytes, count: Count) -> bool:
-    """Hand on what was posted, to whichever process has the stream; False if there is none, or not this caller's.
-    Raises Busy without a database, and RateLimited."""
+async def taken(
+    connections: Connections, sessions: Sessions, arrival: Arrival, body: bytes, count: Count
+) -> bool:
+    """Hand on what was posted, to whichever process has the stream; False if there is none, or not
+    this caller's. Raises Busy without a database, and RateLimited."""
     caller = arrival.caller
     named = parse_qs(arrival.scope.get("query_string", b"").decode("latin-1")).get(SESSION, [""])[0]
     if connection := connections.find(named, caller):
         return await connection.take_soon(body)
     if not named:
         return False
-    if msgspec.json.decode(body).get("method") not in CALL_PARAMS:  # a call is counted where it is made
+    # a call is counted where it is made
+    if msgspec.json.decode(body).get("method") not in CALL_PARAMS:
         await count(caller.agent)
     return await sessions.pass_on(named, caller, body)
 

@@ -1,4 +1,5 @@
-"""A session's own stream, in the process that holds it: what its host has subscribed to, wherever it said so, is told here."""
+"""A session's own stream, in the process that holds it: what its host has subscribed to, wherever
+it said so, is told here."""
 
 from __future__ import annotations
 
@@ -21,18 +22,28 @@ from mcpregistry.services import host_sessions
 log = structlog.get_logger(__name__)
 
 _AFTER_FAULT = 1.0
-LOOK_AGAIN = 30.0  # seconds, where a server did not take a subscription, or it cannot be read at this time
+# seconds, where a server did not take a subscription, or it cannot be read at this time
+LOOK_AGAIN = 30.0
 
 
 class Standing:
-    """Follows the session's rows from its making to ``close``; set ``news`` when they have changed."""
+    """Follows the session's rows from its making to ``close``; set ``news`` when they have
+    changed."""
 
     def __init__(
-        self, subscriptions: Subscriptions, session: Session, connection: Connection, channel: HostChannel
+        self,
+        subscriptions: Subscriptions,
+        session: Session,
+        connection: Connection,
+        channel: HostChannel,
     ) -> None:
-        self._subscriptions, self._connection, self._id = subscriptions, connection, session.id
+        self._subscriptions = subscriptions
+        self._connection = connection
+        self._id = session.id
         caller = Caller(session.agent, session.endpoint, "http")
-        self._who = Subscriber(caller, mcp_session(session.id), replace(session.host.forwarding, channel=channel))
+        self._who = Subscriber(
+            caller, mcp_session(session.id), replace(session.host.forwarding, channel=channel)
+        )
         self.news = asyncio.Event()
         subscriptions.stand(connection)
         self._task = asyncio.ensure_future(self._follow())

@@ -1,8 +1,8 @@
 """Which ids of a session of the older era are in use.
 
-The SDK has one stream for each id of a session: a second request under an id whose first one is not answered yet would
-take its stream away, and the first would wait for ever. MCP forbids such a request, so it is refused. The SDK takes 7 and "7" for
-the same id, so they are the same here.
+The SDK has one stream for each id of a session: a second request under an id whose first one is not
+answered yet would take its stream away, and the first would wait for ever. MCP forbids such a
+request, so it is refused. The SDK takes 7 and "7" for the same id, so they are the same here.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ class Unanswered:
     def answering(
         self, session: str, request_id: int | str | None, send: Any
     ) -> Iterator[tuple[dict[str, Any] | None, Any]]:
-        """While a message of this session is answered; ``request_id`` is None if it is not a request.
+        """While a message of this session is answered; ``request_id`` is None if it is not a
+        request.
 
-        Yields the error for one that may not be, and a ``send`` whose last event frees the id: whoever has read it may use
-        the id again, however long we take to leave.
+        Yields the error for one that may not be, and a ``send`` whose last event frees the id:
+        whoever has read it may use the id again, however long we take to leave.
         """
-        key = (session, coerce_request_id(request_id)) if session and request_id is not None else None
+        key = (
+            (session, coerce_request_id(request_id)) if session and request_id is not None else None
+        )
         if key is None or key in self._ids:
             yield error_to(request_id, INVALID_REQUEST, _TWICE) if key else None, send
             return
@@ -57,7 +60,10 @@ class Unanswered:
 
 
 def request_in(headers: Headers, body: bytes) -> tuple[str, int | str | None]:
-    """Return session and id of a request. The session is empty if none is named, and the id is None if it is another message."""
-    session = next((value.decode("latin-1") for name, value in headers if name == b"mcp-session-id"), "")
+    """Return session and id of a request. The session is empty if none is named, and the id is None
+    if it is another message."""
+    session = next(
+        (value.decode("latin-1") for name, value in headers if name == b"mcp-session-id"), ""
+    )
     message = msgspec.json.decode(body) if session else {}
     return session, message["id"] if "id" in message and "method" in message else None

@@ -1,6 +1,7 @@
 """The WebSocket door, ``/mcp/<endpoint>/ws``: one text frame for each message, subprotocol ``mcp``.
 
-MCP's specification has no such transport; it is what its SDKs spoke under this name. The token is in the handshake's Authorization header; it is looked at again with each message.
+MCP's specification has no such transport; it is what its SDKs spoke under this name. The token is
+in the handshake's Authorization header; it is looked at again with each message.
 """
 
 from __future__ import annotations
@@ -35,18 +36,23 @@ def denying(scope: Scope, send: Any) -> Any:
         if told:
             await send(event | {"type": f"websocket.{event['type']}"})
         elif event["type"] == "http.response.start":
-            await send({"type": "websocket.close", "code": 1008, "reason": ""})  # the server makes a plain 403 of it
+            # the server makes a plain 403 of it
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
 
     return sending
 
 
 async def opened(connections: Connections, sessions: Sessions, arrival: Arrival, most: int) -> None:
-    """Take the handshake and serve until either side ends it. ``most`` bytes in a message. Raises Busy without a database."""
-    scope, receive, send = arrival.scope, arrival.receive, arrival.send
+    """Take the handshake and serve until either side ends it. ``most`` bytes in a message. Raises
+    Busy without a database."""
+    scope = arrival.scope
+    receive = arrival.receive
+    send = arrival.send
     codes = dict(_CODES)
 
     async def say(data: bytes) -> None:
-        with suppress(OSError):  # the host is gone, as ``listen`` hears; the web server would log a traceback
+        # the host is gone, as ``listen`` hears; the web server would log a traceback
+        with suppress(OSError):
             await send({"type": "websocket.send", "text": data.decode()})
 
     async def listen() -> None:
@@ -65,7 +71,12 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
 
     connection = connections.make(arrival, say)
     async with sessions.lasting(connection.id, arrival.caller):
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if scope.get("subprotocols") else None})
+        await send(
+            {
+                "type": "websocket.accept",
+                "subprotocol": SUBPROTOCOL if scope.get("subprotocols") else None,
+            }
+        )
         why = await connections.serve(connection, listen)
     if why in codes:
         code, reason = codes[why]

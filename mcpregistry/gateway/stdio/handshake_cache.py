@@ -1,9 +1,11 @@
-"""Answers to hosts' first questions, kept on disk by a web process for ``runmcp`` processes to come.
+"""Answers to hosts' first questions, kept on disk by a web process for ``runmcp`` processes to
+come.
 
-Each ``runmcp`` keeps its own answers for its next start (``preload.py``). Before a host's first start there are none,
-and after a change of the configuration its kept list no longer counts. So a web process asks the same server the same
-questions: once without a caller (what every endpoint without instructions answers to an opening), and after each change
-for the endpoints and agents that were used last (their openings, which say what their servers have, and their list of tools).
+Each ``runmcp`` keeps its own answers for its next start (``preload.py``). Before a host's first
+start there are none, and after a change of the configuration its kept list no longer counts. So a
+web process asks the same server the same questions: once without a caller (what every endpoint
+without instructions answers to an opening), and after each change for the endpoints and agents that
+were used last (their openings, which say what their servers have, and their list of tools).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ log = structlog.get_logger(__name__)
 _NOBODY = Caller("", "", "stdio")
 _CLIENT = {"name": "slipsnisse", "version": "1"}
 _SETTLED = 1.0  # seconds between two rounds; changes come in rows
-_MOST, _MOST_TOOLS = 20, 2_000  # lists kept at every change, and tools in them: the event loop makes them
+# lists kept at every change, and tools in them: the event loop makes them
+_MOST = 20
+_MOST_TOOLS = 2_000
 _LEAST = 5  # of them, however many tools there are
 
 Question = tuple[str, dict[str, Any]]
@@ -45,8 +49,8 @@ Question = tuple[str, dict[str, Any]]
 async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
     """Keep the answers up to date until it is cancelled; the HTTP door runs it as a task.
 
-    Raises nothing else: without kept answers a start is slower, no more. ``lists``: keep lists of tools, too, which
-    only an embedded database allows.
+    Raises nothing else: without kept answers a start is slower, no more. ``lists``: keep lists of
+    tools, too, which only an embedded database allows.
     """
     await _tried(_keep_common(engine, var))
     if lists:
@@ -54,7 +58,8 @@ async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
 
 
 async def _follow(engine: Engine, var: Path) -> None:
-    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
     changed.set()
 
     def swapped(_: Snapshot) -> None:
@@ -62,7 +67,8 @@ async def _follow(engine: Engine, var: Path) -> None:
 
     engine.live.listeners.append(swapped)
     while True:
-        # The first change after a quiet second is followed at once: a host may start right after it.
+        # The first change after a quiet second is followed at once: a host may start right after
+        # it.
         await asyncio.sleep(_SETTLED)
         await changed.wait()
         changed.clear()
@@ -78,17 +84,23 @@ async def _tried(keeping: Any) -> None:
 
 async def _keep_common(engine: Engine, var: Path) -> None:
     gateway = Gateway(engine, caller=_NOBODY)
-    kept = {f"{asked[0]} {version}": Kept(await _answer(gateway, asked)) for version, asked in _handshakes()}
+    kept = {
+        f"{asked[0]} {version}": Kept(await _answer(gateway, asked))
+        for version, asked in _handshakes()
+    }
     await asyncio.to_thread(save, common_path(var), kept)
 
 
 async def _keep_lists(engine: Engine, var: Path) -> None:
     snapshot = engine.live.current
     affordable = max(_LEAST, min(_MOST, _MOST_TOOLS // max(1, len(snapshot.tools))))
-    for endpoint, agent in islice(_pairs(snapshot, await asyncio.to_thread(_wanted, var), var), affordable):
+    for endpoint, agent in islice(
+        _pairs(snapshot, await asyncio.to_thread(_wanted, var), var), affordable
+    ):
         gateway = Gateway(engine, caller=Caller(agent, endpoint, "stdio"))
         said = {question: await _answer(gateway, *asked) for question, asked in _listings()}
-        if engine.live.current is not snapshot:  # which of the two a list shows is not known; the next round comes
+        # which of the two a list shows is not known; the next round comes
+        if engine.live.current is not snapshot:
             return
         until = engine.catalogue(endpoint, agent).valid_until
         kept = {question: Kept(text, snapshot.revision, until) for question, text in said.items()}
@@ -103,9 +115,14 @@ def _wanted(var: Path) -> dict[str, float]:
 
 
 def _pairs(snapshot: Snapshot, wanted: Mapping[str, float], var: Path) -> list[tuple[str, str]]:
-    """Endpoints and agents; first those that ``runmcp`` was started for last, then those that it is likely started for."""
-    likely = dict.fromkeys([("default", "local"), *((each.endpoint, each.agent) for each in snapshot.workspaces)])
-    known = [pair for pair in likely if pair[0] in snapshot.endpoints and pair[1] in snapshot.agents]
+    """Endpoints and agents; first those that ``runmcp`` was started for last, then those that it is
+    likely started for."""
+    likely = dict.fromkeys(
+        [("default", "local"), *((each.endpoint, each.agent) for each in snapshot.workspaces)]
+    )
+    known = [
+        pair for pair in likely if pair[0] in snapshot.endpoints and pair[1] in snapshot.agents
+    ]
     pairs = dict.fromkeys([*known, *product(sorted(snapshot.endpoints), sorted(snapshot.agents))])
     return sorted(pairs, key=lambda pair: -wanted.get(wanted_path(var, *pair).name, 0.0))
 
@@ -113,9 +130,16 @@ def _pairs(snapshot: Snapshot, wanted: Mapping[str, float], var: Path) -> list[t
 def _handshakes() -> Iterable[tuple[str, Question]]:
     """By version of the protocol, what a host of it asks first."""
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
-        yield version, ("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT})
+        yield (
+            version,
+            ("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT}),
+        )
     for version in MODERN_PROTOCOL_VERSIONS:
-        meta = {PROTOCOL_VERSION_META_KEY: version, CLIENT_INFO_META_KEY: _CLIENT, CLIENT_CAPABILITIES_META_KEY: {}}
+        meta = {
+            PROTOCOL_VERSION_META_KEY: version,
+            CLIENT_INFO_META_KEY: _CLIENT,
+            CLIENT_CAPABILITIES_META_KEY: {},
+        }
         yield version, ("server/discover", {"_meta": meta})
 
 
@@ -135,14 +159,22 @@ async def _answer(gateway: Gateway, *asked: Question) -> str:
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](1)
     async with anyio.create_task_group() as tasks, to_server, from_server:
         options = gateway.server.create_initialization_options()
-        serve = serve_dual_era_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
+        serve = serve_dual_era_loop(
+            gateway.server, incoming, outgoing, lifespan_state={}, init_options=options
+        )
         tasks.start_soon(lambda: serve)
         for number, (method, params) in enumerate(asked):
             if method.startswith("notifications/"):
-                await to_server.send(SessionMessage(t.JSONRPCNotification(jsonrpc="2.0", method=method, params=params)))
+                await to_server.send(
+                    SessionMessage(
+                        t.JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
+                    )
+                )
                 continue
             await to_server.send(
-                SessionMessage(t.JSONRPCRequest(jsonrpc="2.0", id=number, method=method, params=params))
+                SessionMessage(
+                    t.JSONRPCRequest(jsonrpc="2.0", id=number, method=method, params=params)
+                )
             )
             answer = (await from_server.receive()).message
         tasks.cancel_scope.cancel()

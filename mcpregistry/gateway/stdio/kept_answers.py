@@ -1,4 +1,5 @@
-"""Answers that are kept on disk for starts of ``runmcp`` to come: their files. Standard library only, as ``preload``."""
+"""Answers that are kept on disk for starts of ``runmcp`` to come: their files. Standard library
+only, as ``preload``."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from typing import NamedTuple
 
 
 class Kept(NamedTuple):
-    """An answer of the real server. ``revision`` and ``until`` (epoch) bound a list's life; None: no bound."""
+    """An answer of the real server. ``revision`` and ``until`` (epoch) bound a list's life; None:
+    no bound."""
 
     result: str
     revision: int | None = None
@@ -36,7 +38,8 @@ def save(path: Path, kept: dict[str, Kept]) -> None:
         draft.replace(path)
     except OSError as error:
         print(
-            f"The answers for the next start could not be stored ({error}). The next start is slower.", file=sys.stderr
+            f"The answers for the next start could not be stored ({error}). The next start is slower.",
+            file=sys.stderr,
         )
 
 
@@ -59,12 +62,14 @@ def lists_path(var: Path, endpoint: str, agent: str) -> Path:
 
 
 def wanted_path(var: Path, endpoint: str, agent: str) -> Path:
-    """A file that is touched by each start for this endpoint and agent, so that a web process prepares these first."""
+    """A file that is touched by each start for this endpoint and agent, so that a web process
+    prepares these first."""
     return var / "openings" / "wanted" / digest(endpoint, agent)
 
 
 def want(path: Path) -> None:
-    """Touch a file of ``wanted_path``, if a web process has kept answers here: where there is no site, nothing is made."""
+    """Touch a file of ``wanted_path``, if a web process has kept answers here: where there is no
+    site, nothing is made."""
     with suppress(OSError):  # as for answers that cannot be kept, the next start is slower
         path.parent.mkdir(exist_ok=True, mode=0o700)
         path.touch()

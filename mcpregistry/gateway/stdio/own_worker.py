@@ -1,6 +1,8 @@
-"""A worker for one ``runmcp`` where none runs: a child process, told what to do through its standard input.
+"""A worker for one ``runmcp`` where none runs: a child process, told what to do through its
+standard input.
 
-No broker is needed: the pipe carries the messages, and its end tells the child that we are gone, however we went.
+No broker is needed: the pipe carries the messages, and its end tells the child that we are gone,
+however we went.
 """
 
 from __future__ import annotations
@@ -106,9 +108,14 @@ class OwnWorker:
                 return None
             self._child = subprocess.Popen(  # noqa: S603 (our own command line)
                 [sys.executable, str(settings.BASE_DIR / "manage.py"), "soloworker"],
-                stdin=subprocess.PIPE, stdout=2, stderr=2, env=self._env, cwd=settings.BASE_DIR,
-                start_new_session=True,  # a host that signals our whole group leaves it to us to end it
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=2,
+                stderr=2,
+                env=self._env,
+                cwd=settings.BASE_DIR,
+                # a host that signals our whole group leaves it to us to end it
+                start_new_session=True,
+            )
             return self._child
 
     def _carry(self, task: str, ids: Sequence[int | str]) -> bool:
@@ -119,12 +126,17 @@ class OwnWorker:
             try:
                 child.stdin.write(json.dumps([task, list(ids)]).encode() + b"\n")
                 child.stdin.flush()
-            except (OSError, ValueError):  # it died, or was closed: the rows wait for the next clock tick
+            except (OSError, ValueError):
+                # it died, or was closed: the rows wait for the next clock tick
                 return False
         return True
 
 
 def _environment(environ: Mapping[str, str], variables: frozenset[str]) -> dict[str, str]:
     passed = ",".join(sorted({*settings.PASS_ENV, *variables}))
-    own = {"SLIPSNISSE_PROCESS": "worker", "CELERY_BROKER_URL": "memory://", "SLIPSNISSE_PASS_ENV": passed}
+    own = {
+        "SLIPSNISSE_PROCESS": "worker",
+        "CELERY_BROKER_URL": "memory://",
+        "SLIPSNISSE_PASS_ENV": passed,
+    }
     return {**environ, **own, "SLIPSNISSE_VAR": str(settings.VAR_DIR)}

@@ -1,15 +1,18 @@
-"""The first milliseconds of ``runmcp``: claim the host's pipe and answer its opening while Django is still loading.
+"""The first milliseconds of ``runmcp``: claim the host's pipe and answer its opening while Django
+is still loading.
 
-Hosts are impatient: one runs without a server that is silent for a second, another's era probe waits two. So this
-module (standard library only, as ``kept_answers``) claims stdin and stdout before anything else, reads, and answers the opening
-``server/discover`` or ``initialize`` with the bytes that the real server answered last time to the same question. It
-answers ``tools/list`` likewise, but only while the configuration still has the revision at which that list was made.
-Modern hosts wait for their change stream before they ask for it, so ``subscriptions/listen`` is acknowledged as well.
-The request still goes to the real server; its own answer is not sent a second time but kept for the next start. At a
-host's first start, or its first after a change, what a web process has kept meanwhile is said (``handshake_cache.py``):
-openings that every endpoint without instructions answers alike, and the openings and lists of endpoints and agents. A web
-process needs a moment after a change, so this module looks for its answers again until the real server is there. Without
-kept bytes there is no early answer.
+Hosts are impatient: one runs without a server that is silent for a second, another's era probe
+waits two. So this module (standard library only, as ``kept_answers``) claims stdin and stdout
+before anything else, reads, and answers the opening ``server/discover`` or ``initialize`` with the
+bytes that the real server answered last time to the same question. It answers ``tools/list``
+likewise, but only while the configuration still has the revision at which that list was made.
+Modern hosts wait for their change stream before they ask for it, so ``subscriptions/listen`` is
+acknowledged as well. The request still goes to the real server; its own answer is not sent a second
+time but kept for the next start. At a host's first start, or its first after a change, what a web
+process has kept meanwhile is said (``handshake_cache.py``): openings that every endpoint without
+instructions answers alike, and the openings and lists of endpoints and agents. A web process needs
+a moment after a change, so this module looks for its answers again until the real server is there.
+Without kept bytes there is no early answer.
 
 From here on nothing but the protocol can reach stdout: descriptor 1 is stderr.
 """
@@ -48,13 +51,15 @@ _LISTEN = "subscriptions/listen"
 _OPENINGS = {"server/discover", "initialize", "tools/list", _LISTEN}
 _STREAMS = {"toolsListChanged", "promptsListChanged", "resourcesListChanged"}
 _NAMES = "variables"  # among what is kept: those that the file of --config was served for
-_VARIABLE = re.compile(rb"\{(?:env:)?([A-Za-z_]\w*)")  # however a host writes them; of a name too many nothing comes
+# however a host writes them; of a name too many nothing comes
+_VARIABLE = re.compile(rb"\{(?:env:)?([A-Za-z_]\w*)")
 _OPENING_BYTES = [f'"{name}"'.encode() for name in sorted(_OPENINGS)]
 
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-_CONVERSATION = "slipsnisse/conversation"  # in a request's _meta; what it may see is no part of the configuration
+# in a request's _meta; what it may see is no part of the configuration
+_CONVERSATION = "slipsnisse/conversation"
 
 # How many endpoints and servers let an opening say more than the common one does.
 _OWN = """SELECT (SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <> '')
@@ -62,11 +67,12 @@ _OWN = """SELECT (SELECT COUNT(*) FROM mcpregistry_endpoint WHERE instructions <
 
 
 class ServedFile:
-    """The file of ``--config``, or those of ``--workspace``, and all else that decides whether the same is served as the last
-    time.
+    """The file of ``--config``, or those of ``--workspace``, and all else that decides whether the
+    same is served as the last time.
 
-    It may be refused now: edited, without a variable that it had, or beside a site that has started meanwhile and whose
-    workers do not get its keys. Then its host must not have seen what it offered before.
+    It may be refused now: edited, without a variable that it had, or beside a site that has started
+    meanwhile and whose workers do not get its keys. Then its host must not have seen what it
+    offered before.
     """
 
     def __init__(self, var: Path, *names: Path) -> None:
@@ -74,14 +80,16 @@ class ServedFile:
         self._content = b"\0".join(map(_content, names))
 
     def digest(self, names: Iterable[str]) -> str:
-        """The same while nothing of that has changed. ``names``: variables besides those that stand in the file."""
+        """The same while nothing of that has changed. ``names``: variables besides those that stand
+        in the file."""
         found = {name.decode() for name in _VARIABLE.findall(self._content)} | {*names, "HOME"}
         values = "\0".join(f"{name}={os.environ.get(name)!r}" for name in sorted(found))
         state = hashlib.sha256(self._content + os.fsencode(values) + self._site())
         return state.hexdigest()[:32]
 
     def _site(self) -> bytes:
-        """When the site was started, and its key, which keeps the digest from telling anything of a short secret."""
+        """When the site was started, and its key, which keeps the digest from telling anything of a
+        short secret."""
         if {"CELERY_BROKER_URL", "CELERY_BROKER_URL_FILE"} & set(os.environ):
             return os.urandom(16)  # its workers start and end unseen
         parts = []
@@ -103,22 +111,35 @@ class Preload:
     """Owns the host's pipe. ``attach`` hands over what was read so far and all that follows."""
 
     def __init__(
-        self, kept: Path, common: Path | None, lists: Path | None, database: Path | None, file: ServedFile | None = None
+        self,
+        kept: Path,
+        common: Path | None,
+        lists: Path | None,
+        database: Path | None,
+        file: ServedFile | None = None,
     ) -> None:
         """``file``: of what a list is made besides the configuration."""
-        self._kept_path, self._common_path, self._lists_path = kept, common, lists
-        self._database, self._file = database, file
+        self._kept_path = kept
+        self._common_path = common
+        self._lists_path = lists
+        self._database = database
+        self._file = file
         self._kept = load(kept)
         self._list_question = self._named_list(_names(self._kept))
         self._common: dict[str, Kept] | None = None  # read when first needed
-        self._questions: dict[str, tuple[str, str]] = {}  # request id (JSON) -> method and version asked
+        # request id (JSON) -> method and version asked
+        self._questions: dict[str, tuple[str, str]] = {}
         self._answered: dict[str, str] = {}  # request id (JSON) -> result that was said
         self._acknowledged: set[str] = set()  # request ids (JSON) of change streams
-        self._era: str | None = None  # of the host's first line: "legacy", "modern" or, for anything else, ""
+        # of the host's first line: "legacy", "modern" or, for anything else, ""
+        self._era: str | None = None
         self._read: deque[bytes | None] = deque()
-        self._lock, self._writing, self._attached = threading.Lock(), threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._attached = threading.Event()
         self._take: Callable[[bytes | None], None] | None = None
-        self._in, self._out = os.dup(0), os.dup(1)
+        self._in = os.dup(0)
+        self._out = os.dup(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
         for descriptor in (self._in, self._out):
@@ -126,7 +147,8 @@ class Preload:
         threading.Thread(target=self._pump, name="stdin", daemon=True).start()
 
     def attach(self, take: Callable[[bytes | None], None]) -> None:
-        """``take`` gets every line, in order, and None at the end; called from the reading thread."""
+        """``take`` gets every line, in order, and None at the end; called from the reading
+        thread."""
         with self._lock:
             while self._read:
                 take(self._read.popleft())
@@ -134,9 +156,11 @@ class Preload:
         self._attached.set()
 
     def refers_to(self, variables: Iterable[str]) -> None:
-        """What the file of ``--config`` is served for: said as soon as that is known, by ``runmcp``.
+        """What the file of ``--config`` is served for: said as soon as that is known, by
+        ``runmcp``.
 
-        ``variables``: names of the environment that its servers and providers refer to, also where it does not itself.
+        ``variables``: names of the environment that its servers and providers refer to, also where
+        it does not itself.
         """
         names = Kept(json.dumps(sorted(variables)))
         self._list_question = self._named_list(json.loads(names.result))
@@ -159,7 +183,9 @@ class Preload:
             return False
         question = self._question(*asked)
         if self._kept.get(question) != answer:
-            current = {known: kept for known, kept in self._kept.items() if not self._of_before(known)}
+            current = {
+                known: kept for known, kept in self._kept.items() if not self._of_before(known)
+            }
             self._kept = current | {question: answer}
             save(self._kept_path, self._kept)
         said = self._answered.pop(request_id, None)
@@ -175,7 +201,9 @@ class Preload:
 
     def _of_before(self, question: str) -> bool:
         """Whether it asks for a list of what the file was once."""
-        return question.startswith("tools/list ") and not question.startswith(f"{self._list_question} ")
+        return question.startswith("tools/list ") and not question.startswith(
+            f"{self._list_question} "
+        )
 
     def has_answered(self, request_id: str) -> bool:
         """Whether this id got its answer here; says so once, since a host may use an id again."""
@@ -212,23 +240,34 @@ class Preload:
         self._take(line)
 
     def _open(self, line: bytes) -> None:
-        """Note an opening question; answer it, if the server is not there yet and the answer is known."""
+        """Note an opening question; answer it, if the server is not there yet and the answer is
+        known."""
         asked = _opening(line)
         if self._era is None:
             self._era = asked.era if asked and asked.first else ""
         if asked is None:
             return
-        key, question = json.dumps(asked.id), self._question(asked.method, asked.version)
+        key = json.dumps(asked.id)
+        question = self._question(asked.method, asked.version)
         if asked.method == _LISTEN:
             self._acknowledge(key, asked)
             return
         self._questions[key] = asked.method, asked.version
-        # The first line decides the era of the whole pipe; what is of the other one the server refuses.
-        if self._take is None and asked.era == self._era and not self._answer(key, question) and self._lists_path:
-            threading.Thread(target=self._look, args=(key, question), name="early", daemon=True).start()
+        # The first line decides the era of the whole pipe; what is of the other one the server
+        # refuses.
+        if (
+            self._take is None
+            and asked.era == self._era
+            and not self._answer(key, question)
+            and self._lists_path
+        ):
+            threading.Thread(
+                target=self._look, args=(key, question), name="early", daemon=True
+            ).start()
 
     def _answer(self, key: str, question: str) -> bool:
-        """Answer from kept bytes, if the server is not there yet. Returns whether it was answered."""
+        """Answer from kept bytes, if the server is not there yet. Returns whether it was
+        answered."""
         kept = self._known(question)
         with self._lock:
             if kept is None or self._take is not None:
@@ -247,20 +286,27 @@ class Preload:
             seen = changed
 
     def _acknowledge(self, key: str, asked: _Handshake) -> None:
-        """Say that the stream is open. The server opens it as soon as it is there; what changed until then it tells
-        by itself, since a list that was said here and is not true any more makes it speak up.
+        """Say that the stream is open. The server opens it as soon as it is there; what changed
+        until then it tells by itself, since a list that was said here and is not true any more
+        makes it speak up.
         """
         if self._take is not None or self._era != "modern" or asked.streams is None:
             return
         if self._known(f"server/discover {asked.version}") is None:  # it may refuse this version
             return
         self._acknowledged.add(key)
-        params = f'{{"notifications":{json.dumps(asked.streams)},"_meta":{{"{SUBSCRIPTION}":{key}}}}}'
+        params = (
+            f'{{"notifications":{json.dumps(asked.streams)},"_meta":{{"{SUBSCRIPTION}":{key}}}}}'
+        )
         self.write(f'{{"jsonrpc":"2.0","method":"{ACKNOWLEDGED}","params":{params}}}\n'.encode())
 
     def _known(self, question: str) -> Kept | None:
         """Said by this very server before, or kept by a web process, and still true."""
-        sources: list[Callable[[], dict[str, Kept]]] = [lambda: self._kept, self._lists, self._common_answers]
+        sources: list[Callable[[], dict[str, Kept]]] = [
+            lambda: self._kept,
+            self._lists,
+            self._common_answers,
+        ]
         for source in sources:
             kept = source().get(question)
             if kept is not None and self._still_true(kept):
@@ -276,12 +322,15 @@ class Preload:
         return self._value("SELECT revision FROM mcpregistry_configuration WHERE id = 1")
 
     def _value(self, query: str) -> int | None:
-        """A number from the database, read without Django; None where that is not the embedded one."""
+        """A number from the database, read without Django; None where that is not the embedded
+        one."""
         if self._database is None:
             return None
         try:
             with closing(
-                sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True, timeout=0.2)
+                sqlite3.connect(
+                    f"{self._database.absolute().as_uri()}?mode=ro", uri=True, timeout=0.2
+                )
             ) as raw:
                 return int(raw.execute(query).fetchone()[0])
         except (sqlite3.Error, TypeError):
@@ -291,7 +340,8 @@ class Preload:
         return load(self._lists_path) if self._lists_path else {}
 
     def _common_answers(self) -> dict[str, Kept]:
-        """What all endpoints say to an opening, as long as none has instructions of its own, and no server features."""
+        """What all endpoints say to an opening, as long as none has instructions of its own, and no
+        server features."""
         if self._common is None:
             own = self._value(_OWN)
             self._common = load(self._common_path) if self._common_path and own == 0 else {}
@@ -307,7 +357,8 @@ class _Handshake(NamedTuple):
     id: int | str
     version: str
     era: str
-    streams: dict[str, bool] | None = None  # what a change stream is asked to tell; None: the server must look at it
+    # what a change stream is asked to tell; None: the server must look at it
+    streams: dict[str, bool] | None = None
 
     @property
     def first(self) -> bool:
@@ -323,17 +374,24 @@ def _opening(line: bytes) -> _Handshake | None:
     method, request_id, params = request
     meta = params.get("_meta")
     modern = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
-    if (method == "initialize" and modern) or (method in ("server/discover", _LISTEN) and not modern):
+    if (method == "initialize" and modern) or (
+        method in ("server/discover", _LISTEN) and not modern
+    ):
         return None
     version = str(modern or params.get("protocolVersion") or "")
-    return _Handshake(method, request_id, version, "modern" if modern else "legacy", _streams(params))
+    return _Handshake(
+        method, request_id, version, "modern" if modern else "legacy", _streams(params)
+    )
 
 
 def _request(line: bytes) -> tuple[str, int | str, dict[str, object]] | None:
-    """Method, id and parameters of a well-formed request for something that is kept: a first page, no later one."""
+    """Method, id and parameters of a well-formed request for something that is kept: a first page,
+    no later one."""
     try:
         message = json.loads(line)
-        method, request_id, params = message["method"], message["id"], message.get("params", {})
+        method = message["method"]
+        request_id = message["id"]
+        params = message.get("params", {})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if method not in _OPENINGS or type(request_id) not in (int, str):
@@ -357,17 +415,19 @@ _preload: Preload | None = None
 
 
 def open_door(var: Path, arguments: list[str]) -> Preload:
-    """Claim stdin and stdout, once per process. ``arguments`` say whose answers to use, and where they do not
-    name both endpoint and agent, the directory (by the workspaces) as well.
+    """Claim stdin and stdout, once per process. ``arguments`` say whose answers to use, and where
+    they do not name both endpoint and agent, the directory (by the workspaces) as well.
     """
     global _preload  # noqa: PLW0603 - a process has one stdin
     if _preload is None:
         named = {argument.partition("=")[0] for argument in arguments}
-        endpoint, agent = _option(arguments, "--endpoint"), _option(arguments, "--agent")
+        endpoint = _option(arguments, "--endpoint")
+        agent = _option(arguments, "--agent")
         place = [] if endpoint and agent and "--workspace" not in named else [os.getcwd()]
         embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
         database = var / "slipsnisse.sqlite3" if embedded else None
-        common = None if "--era" in named else common_path(var)  # it says what one of the two eras refuses
+        # it says what one of the two eras refuses
+        common = None if "--era" in named else common_path(var)
         own = {"--era", "--config", "--conversation", "--workspace"} & named
         lists = lists_path(var, endpoint, agent) if endpoint and agent and not own else None
         if lists is not None:
@@ -386,7 +446,8 @@ def _file(var: Path, arguments: list[str]) -> ServedFile | None:
 
 
 def _option(arguments: list[str], name: str) -> str:
-    """Its value, as ``--name value`` or ``--name=value``; the last one counts. Empty without one."""
+    """Its value, as ``--name value`` or ``--name=value``; the last one counts. Empty without
+    one."""
     found = ""
     for at, argument in enumerate(arguments, 1):
         if argument == name:

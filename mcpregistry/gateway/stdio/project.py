@@ -1,4 +1,5 @@
-"""Follow the project file of the directory of ``runmcp --workspace``: changes of the file, and its confirmation."""
+"""Follow the project file of the directory of ``runmcp --workspace``: changes of the file, and its
+confirmation."""
 
 from __future__ import annotations
 
@@ -26,15 +27,18 @@ _LOOK_SECONDS = 0.5
 
 
 def pass_variables(names: Iterable[str]) -> None:
-    """Let servers of this process be given these variables of its environment; it serves one directory."""
+    """Let servers of this process be given these variables of its environment; it serves one
+    directory."""
     settings.PASS_ENV = sorted({*settings.PASS_ENV, *names})
 
 
 class ProjectFollower:
-    """Looks at the files of one directory, and sets the servers up as soon as a person has confirmed them."""
+    """Looks at the files of one directory, and sets the servers up as soon as a person has
+    confirmed them."""
 
     def __init__(self, directory: Path, agent: str) -> None:
-        self._directory, self._agent = directory, agent
+        self._directory = directory
+        self._agent = agent
         self._stamps = self._read_stamps()
         self._tried = ""  # the content whose servers were set up last, while it stays confirmed
 
@@ -56,7 +60,9 @@ class ProjectFollower:
             self._tried = ""
         elif not project.is_served and self._tried != project.content:
             self._tried = project.content
-            await long_db_call(lambda: set_up_project(directory=self._directory, environ=os.environ))
+            await long_db_call(
+                lambda: set_up_project(directory=self._directory, environ=os.environ)
+            )
             names = await long_db_call(lambda: variables_of_project(project.path))
             pass_variables(names)
 
@@ -69,13 +75,16 @@ class ProjectFollower:
         return next((each for each in projects if each.directory == str(self._directory)), None)
 
     def _read_stamps(self) -> list[tuple[str | int, ...]]:
-        """What tells of a change in any file or in the permissions of its folder, which reading the file checks as well."""
+        """What tells of a change in any file or in the permissions of its folder, which reading the
+        file checks as well."""
         stamps: list[tuple[str | int, ...]] = []
         for name in PROJECT_FILES:
             with suppress(OSError):
                 facts = (self._directory / name).stat()
                 times = facts.st_mtime_ns, facts.st_ctime_ns
-                stamps.append((name, *times, facts.st_size, facts.st_ino, facts.st_mode, facts.st_uid))
+                stamps.append(
+                    (name, *times, facts.st_size, facts.st_ino, facts.st_mode, facts.st_uid)
+                )
         for folder in sorted({(self._directory / name).parent for name in PROJECT_FILES}):
             with suppress(OSError):
                 facts = folder.stat()

@@ -32,7 +32,9 @@ log = structlog.get_logger(__name__)
 _LAST_WORDS = 2.0  # seconds for a host to read what is left
 
 
-async def serve_stdio(preload: Preload, caller: Caller, *, era: str, project: ProjectFollower | None = None) -> None:
+async def serve_stdio(
+    preload: Preload, caller: Caller, *, era: str, project: ProjectFollower | None = None
+) -> None:
     """Serve one host until it closes stdin or we are told to stop. ``era`` is auto or legacy."""
     share_heaps()
     engine = Engine("runmcp")
@@ -75,18 +77,26 @@ def _warn_of_long_names(gateway: Gateway, caller: Caller) -> None:
         )
 
 
-async def _serve(gateway: Gateway, preload: Preload, mouth: _Mouth, caller: Caller, era: str) -> None:
+async def _serve(
+    gateway: Gateway, preload: Preload, mouth: _Mouth, caller: Caller, era: str
+) -> None:
     options = gateway.server.create_initialization_options()
     async with _streams(preload, mouth, _Speaker(gateway, preload, caller)) as (incoming, outgoing):
         if era == "legacy":
             # For hosts that probe the new era and then send `initialize` on the same pipe.
-            await serve_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
+            await serve_loop(
+                gateway.server, incoming, outgoing, lifespan_state={}, init_options=options
+            )
         else:
-            await serve_dual_era_loop(gateway.server, incoming, outgoing, lifespan_state={}, init_options=options)
+            await serve_dual_era_loop(
+                gateway.server, incoming, outgoing, lifespan_state={}, init_options=options
+            )
 
 
 @asynccontextmanager
-async def _streams(preload: Preload, mouth: _Mouth, speaker: _Speaker) -> AsyncIterator[tuple[Any, Any]]:
+async def _streams(
+    preload: Preload, mouth: _Mouth, speaker: _Speaker
+) -> AsyncIterator[tuple[Any, Any]]:
     """The SDK's pair of streams over the preload's pipe."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -105,10 +115,12 @@ async def _streams(preload: Preload, mouth: _Mouth, speaker: _Speaker) -> AsyncI
 
 
 class _Mouth:
-    """One thread that writes. A host that stops reading blocks it, but neither the event loop nor our end."""
+    """One thread that writes. A host that stops reading blocks it, but neither the event loop nor
+    our end."""
 
     def __init__(self, write: Callable[[bytes], None], loop: asyncio.AbstractEventLoop) -> None:
-        self._write, self._loop = write, loop
+        self._write = write
+        self._loop = loop
         self._lines: SimpleQueue[tuple[bytes, asyncio.Future[None]]] = SimpleQueue()
         self._deaf: asyncio.Future[None] = loop.create_future()
         threading.Thread(target=self._run, name="stdout", daemon=True).start()
@@ -120,7 +132,8 @@ class _Mouth:
         await asyncio.wait({said, self._deaf}, return_when=asyncio.FIRST_COMPLETED)
 
     def finish(self) -> None:
-        """We are going: a host that does not read has a moment left. The server would wait for ever."""
+        """We are going: a host that does not read has a moment left. The server would wait for
+        ever."""
         self._loop.call_later(_LAST_WORDS, _done, self._deaf)
 
     def _run(self) -> None:
@@ -141,10 +154,14 @@ class _Speaker:
     """Turns the server's messages into lines, minus what the preload has said already."""
 
     def __init__(self, gateway: Gateway, preload: Preload, caller: Caller) -> None:
-        self._gateway, self._preload, self._caller = gateway, preload, caller
+        self._gateway = gateway
+        self._preload = preload
+        self._caller = caller
 
     def line(self, message: t.JSONRPCMessage) -> bytes | None:
-        if isinstance(message, t.JSONRPCError) and self._preload.has_answered(json.dumps(message.id)):
+        if isinstance(message, t.JSONRPCError) and self._preload.has_answered(
+            json.dumps(message.id)
+        ):
             self._gateway.changes.outdated(self._caller)
             return None
         if isinstance(message, t.JSONRPCNotification) and self._said(message):
@@ -156,7 +173,11 @@ class _Speaker:
         said = self._preload.settle(request_id, self._kept(message.result, result))
         if said is None:
             self._gateway.changes.outdated(self._caller)
-        return None if said is not False else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode()
+        return (
+            None
+            if said is not False
+            else f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode()
+        )
 
     def _said(self, message: t.JSONRPCNotification) -> bool:
         """Whether it acknowledges a change stream that the preload has acknowledged."""
@@ -169,6 +190,7 @@ class _Speaker:
         if "tools" not in result and "instructions" not in result:
             return Kept(text)  # nothing in it depends on the configuration
         if "tools" in result and self._caller.conversation:
-            return Kept(text, until=0.0)  # true at no later start: a conversation changes with no revision
+            # true at no later start: a conversation changes with no revision
+            return Kept(text, until=0.0)
         catalogue = self._gateway.catalogue(self._caller)
         return Kept(text, self._gateway.engine.live.current.revision, catalogue.valid_until)

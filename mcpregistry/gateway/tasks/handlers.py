@@ -1,8 +1,9 @@
-"""Tasks towards hosts: ``tasks/get``, ``tasks/update``, ``tasks/cancel`` (``io.modelcontextprotocol/tasks``, 2026-07-28).
+"""Tasks towards hosts: ``tasks/get``, ``tasks/update``, ``tasks/cancel``
+(``io.modelcontextprotocol/tasks``, 2026-07-28).
 
-On the SDK's public hooks; it has no tasks of its own. Checked in this order: the method exists in this
-era, its parameters, the ``Mcp-Name`` header, the capability (said with each request), whose task it is.
-``tasks/list`` and ``tasks/result`` are gone from the protocol: nobody can enumerate.
+On the SDK's public hooks; it has no tasks of its own. Checked in this order: the method exists in
+this era, its parameters, the ``Mcp-Name`` header, the capability (said with each request), whose
+task it is. ``tasks/list`` and ``tasks/result`` are gone from the protocol: nobody can enumerate.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class UpdateParams(TaskParams):
 
 
 class Tasks:
-    """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP door."""
+    """The handlers, bound to an engine. ``caller`` is fixed for stdio and None behind the HTTP
+    door."""
 
     def __init__(self, engine: Engine, caller: Caller | None) -> None:
         self._engine = engine
@@ -80,7 +82,8 @@ class Tasks:
     async def made(self, task_id: str, caller: Caller) -> dict[str, Any]:
         """The answer to a call that goes on as a task.
 
-        The task is there, whether or not it can be read now: told of an error, the host would make the call again.
+        The task is there, whether or not it can be read now: told of an error, the host would make
+        the call again.
         """
         try:
             made = await db_call(self._found, task_id, caller, host_tasks.handle)
@@ -88,7 +91,9 @@ class Tasks:
             log.exception("tasks.handle_not_read", task=task_id[:8])
             return host_tasks.bare_handle(task_id, datetime.now(UTC))
         if made is None:
-            raise MCPError(t.INTERNAL_ERROR, f"The task could not be read. {error_texts.TRY_AGAIN_SOON}")
+            raise MCPError(
+                t.INTERNAL_ERROR, f"The task could not be read. {error_texts.TRY_AGAIN_SOON}"
+            )
         return made
 
     async def get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
@@ -100,7 +105,8 @@ class Tasks:
     async def update(self, ctx: Context, params: UpdateParams) -> dict[str, Any]:
         """``tasks/update``: keep the host's answers for whoever follows the server's task.
 
-        Answers to questions that are not open (any more) are ignored and acknowledged, as the protocol says.
+        Answers to questions that are not open (any more) are ignored and acknowledged, as the
+        protocol says.
         """
         task = await self._own(ctx, params, _itself)
         if params.input_responses:
@@ -108,7 +114,8 @@ class Tasks:
         return dict(_COMPLETE)
 
     async def cancel(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
-        """``tasks/cancel``: withdraw a held call, or tell a server's task to end; a call that is out takes its course."""
+        """``tasks/cancel``: withdraw a held call, or tell a server's task to end; a call that is
+        out takes its course."""
         task = await self._own(ctx, params, _itself)
         await db_call(host_tasks.withdraw, task_id=task.pk)
         if task.call.state in (State.PENDING, State.READY):
@@ -121,7 +128,8 @@ class Tasks:
             await approvals.cancel(ticket, "The host cancelled the call before it was made.")
 
     def view(self, task: HostTask) -> dict[str, Any]:
-        """The task in wire shape. To be called in a database thread: what an approver edited takes another look."""
+        """The task in wire shape. To be called in a database thread: what an approver edited takes
+        another look."""
         shown = host_tasks.view(task, typed=self._typed(task))
         if "result" in shown:
             shown["result"] = noted(shown["result"], energy=self._charged(task))
@@ -130,12 +138,16 @@ class Tasks:
     def _charged(self, task: HostTask) -> Charged | None:
         """What the call has cost, where the endpoint tells that."""
         now = self._engine.live.current
-        pool = energy.told_of(now.endpoints.get(task.endpoint_slug), now.agents.get(task.agent_slug))
+        pool = energy.told_of(
+            now.endpoints.get(task.endpoint_slug), now.agents.get(task.agent_slug)
+        )
         return None if pool is None else reservations.charged(call_id=task.call_id, pool_id=pool)
 
     def _typed(self, task: HostTask) -> bool:
         with contextlib.suppress(Exception):  # the endpoint, the agent or the tool may be gone
-            entry = self._engine.catalogue(task.endpoint_slug, task.agent_slug).find(task.call.exposed_name)
+            entry = self._engine.catalogue(task.endpoint_slug, task.agent_slug).find(
+                task.call.exposed_name
+            )
             return entry is not None and "outputSchema" in entry.listing
         return False
 
@@ -162,7 +174,8 @@ class Tasks:
 
     async def _note_sights(self) -> None:
         while self._sights:
-            seen, self._sights = self._sights, set()
+            seen = self._sights
+            self._sights = set()
             try:
                 await db_call(host_tasks.sighted, seen, datetime.now(UTC))
             except Exception:  # a hint, nothing more
@@ -175,7 +188,8 @@ def _itself(task: HostTask) -> HostTask:
 
 
 def handle_of(outcome: CallOutcome) -> str:
-    """The id of the task that a call goes on as (a server's, or a held call's whose host polls); else ""."""
+    """The id of the task that a call goes on as (a server's, or a held call's whose host polls);
+    else ""."""
     if outcome.ticket is not None and outcome.ticket.task_id and outcome.state is State.PENDING:
         return outcome.ticket.task_id
     return outcome.task_id
@@ -185,14 +199,19 @@ def require_tasks(ctx: Context) -> None:
     """Raise MCPError unless this very request declares the Tasks extension."""
     if not speaks_tasks(ctx):
         raise MCPError(
-            CAPABILITY_MISSING, f"This method requires a client that declares the extension {TASKS}.", _NEEDED
+            CAPABILITY_MISSING,
+            f"This method requires a client that declares the extension {TASKS}.",
+            _NEEDED,
         )
 
 
 def _check_name(ctx: Context, task_id: str) -> None:
-    """Over HTTP ``Mcp-Name`` must be the task's id, so that a proxy can route without reading bodies."""
+    """Over HTTP ``Mcp-Name`` must be the task's id, so that a proxy can route without reading
+    bodies."""
     if ctx.request is None:
         return
     given = ctx.request.headers.get(MCP_NAME_HEADER)
     if given is None or decode_header_value(given) != task_id:
-        raise MCPError(HEADER_MISMATCH, "The Mcp-Name header must contain the taskId of the request.")
+        raise MCPError(
+            HEADER_MISMATCH, "The Mcp-Name header must contain the taskId of the request."
+        )

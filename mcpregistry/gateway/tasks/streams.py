@@ -1,8 +1,8 @@
 """``subscriptions/listen`` with ``taskIds``: hosts hear of their tasks instead of asking.
 
 First the acknowledgement, with those of the ids that are the caller's own (others vanish without a
-sign), then each task as it is now, then each change. The stream ends by itself when all its tasks have
-ended and nothing else was asked for. One look per process notices the changes of all streams.
+sign), then each task as it is now, then each change. The stream ends by itself when all its tasks
+have ended and nothing else was asked for. One look per process notices the changes of all streams.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ _NOTES = {
 
 
 class _Stream:
-    def __init__(self, caller: Caller, task_ids: set[str], told: dict[str, tuple[Any, ...]]) -> None:
+    def __init__(
+        self, caller: Caller, task_ids: set[str], told: dict[str, tuple[Any, ...]]
+    ) -> None:
         self.caller = caller
         self.open = task_ids  # not ended yet, as far as the host was told
         self.told = told
@@ -68,7 +70,8 @@ class _Stream:
         self.news = asyncio.Event()
 
     def take(self) -> tuple[set[str], set[str]]:
-        due, changed = self.due, self.changed
+        due = self.due
+        changed = self.changed
         self.due = set()
         self.changed = set()
         self.news.clear()
@@ -82,7 +85,9 @@ class TaskStreams:
         self._own = own
         self._streams: set[_Stream] = set()
         # Of a held call's task the state changes with the call.
-        self._look = Look(feed, TASKS, _versions, keys=self._open, tell=self._compare, also=(CALLS,))
+        self._look = Look(
+            feed, TASKS, _versions, keys=self._open, tell=self._compare, also=(CALLS,)
+        )
 
     def close(self) -> None:
         """End them gracefully: hosts listen again, elsewhere or later."""
@@ -91,12 +96,19 @@ class TaskStreams:
             stream.news.set()
 
     async def listen(
-        self, caller: Caller, ctx: Context, params: t.SubscriptionsListenRequestParams, bus: InMemorySubscriptionBus
+        self,
+        caller: Caller,
+        ctx: Context,
+        params: t.SubscriptionsListenRequestParams,
+        bus: InMemorySubscriptionBus,
     ) -> t.SubscriptionsListenResult:
         """The handler of ``subscriptions/listen`` with ``taskIds``; see the module."""
         require_tasks(ctx)
         whose = (caller.agent, caller.endpoint)
-        if sum((each.caller.agent, each.caller.endpoint) == whose for each in self._streams) >= MAX_STREAMS:
+        if (
+            sum((each.caller.agent, each.caller.endpoint) == whose for each in self._streams)
+            >= MAX_STREAMS
+        ):
             raise MCPError(t.INTERNAL_ERROR, "Too many streams are open. Use tasks/get instead.")
         own = await self._owned(caller, params)
         honored = _honored(params.notifications, own)
@@ -116,26 +128,39 @@ class TaskStreams:
 
     async def _owned(self, caller: Caller, params: t.SubscriptionsListenRequestParams) -> list[str]:
         asked = (params.notifications.model_extra or {}).get("taskIds")
-        if not isinstance(asked, list) or len(asked) > MAX_IDS or not all(isinstance(each, str) for each in asked):
-            raise MCPError(t.INVALID_PARAMS, f"taskIds must be a list of at most {MAX_IDS} strings.")
+        if (
+            not isinstance(asked, list)
+            or len(asked) > MAX_IDS
+            or not all(isinstance(each, str) for each in asked)
+        ):
+            raise MCPError(
+                t.INVALID_PARAMS, f"taskIds must be a list of at most {MAX_IDS} strings."
+            )
         found = await db_call(host_tasks.own, asked, agent=caller.agent, endpoint=caller.endpoint)
         mine = {task.pk for task in found}
         return [each for each in dict.fromkeys(asked) if each in mine]
 
-    async def _tell(self, ctx: Context, stream: _Stream, meta: dict[str, Any], *, stays_open: bool) -> None:
+    async def _tell(
+        self, ctx: Context, stream: _Stream, meta: dict[str, Any], *, stays_open: bool
+    ) -> None:
         while not stream.closing:
             due, changed = stream.take()
             for kind in sorted(changed):
                 note = _NOTES[kind](params=t.NotificationParams(_meta=meta))
                 await ctx.session.send_notification(note, related_request_id=ctx.request_id)
-            updated, stream.updated = sorted(stream.updated), set()
+            updated = sorted(stream.updated)
+            stream.updated = set()
             for uri in updated:
-                word = t.ResourceUpdatedNotification(params=t.ResourceUpdatedNotificationParams(uri=uri, _meta=meta))
+                word = t.ResourceUpdatedNotification(
+                    params=t.ResourceUpdatedNotificationParams(uri=uri, _meta=meta)
+                )
                 await ctx.session.send_notification(word, related_request_id=ctx.request_id)
             for view in await db_call(self._views, due) if due else []:
                 if view["status"] in DONE:
                     stream.open.discard(view["taskId"])
-                whole = TaskNotification(method="notifications/tasks", params=view | {"_meta": meta})
+                whole = TaskNotification(
+                    method="notifications/tasks", params=view | {"_meta": meta}
+                )
                 await ctx.session.send_notification(whole, related_request_id=ctx.request_id)  # type: ignore[arg-type]
             if not stream.open and not stays_open:
                 return

@@ -1,4 +1,5 @@
-"""``manage.py audit``: prove that the audit log is as it was written, export it, or move its old entries to files."""
+"""``manage.py audit``: prove that the audit log is as it was written, export it, or move its old
+entries to files."""
 
 from __future__ import annotations
 
@@ -17,14 +18,23 @@ from django.core.management.base import BaseCommand, CommandError
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import printable
-from mcpregistry.services.records import archive_files, archives, archiving, chains, newest_seal, sinks, verification
+from mcpregistry.services.records import (
+    archive_files,
+    archives,
+    archiving,
+    chains,
+    newest_seal,
+    sinks,
+    verification,
+)
 
 _SHOWN = 100
 _ACTOR = "manage.py audit"
 
 
 class Command(BaseCommand):
-    """Verifies the log, perhaps with its archives or against an earlier export; writes it as JSON lines; archives it."""
+    """Verifies the log, perhaps with its archives or against an earlier export; writes it as JSON
+    lines; archives it."""
 
     help = "Verifies, exports or archives the audit log."
 
@@ -34,7 +44,9 @@ class Command(BaseCommand):
             "verify", help="Verify new entries and checkpoints. Exit code 1 if something is wrong."
         )
         verify.add_argument(
-            "--full", action="store_true", help="Read all entries, including those that were verified before."
+            "--full",
+            action="store_true",
+            help="Read all entries, including those that were verified before.",
         )
         verify.add_argument(
             "--against",
@@ -57,16 +69,22 @@ class Command(BaseCommand):
             default=timedelta(days=90),
             help="Minimum age of the entries in days, for example 30d. Default: 90d.",
         )
-        archive.add_argument("--to", metavar="DIR", help="Folder for the files. Default: archive in SLIPSNISSE_VAR.")
         archive.add_argument(
-            "--dry-run", action="store_true", help="Show how many entries would be moved, and change nothing."
+            "--to", metavar="DIR", help="Folder for the files. Default: archive in SLIPSNISSE_VAR."
+        )
+        archive.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="Show how many entries would be moved, and change nothing.",
         )
         accept = verbs.add_parser(
             "accept-restore",
             help="Record that the database was restored to an earlier state on purpose, so that the log continues from there.",
         )
         accept.add_argument(
-            "--reason", required=True, help="Reason for the audit log, for example the name of the backup."
+            "--reason",
+            required=True,
+            help="Reason for the audit log, for example the name of the backup.",
         )
         accept.add_argument(
             "--confirm",
@@ -74,7 +92,9 @@ class Command(BaseCommand):
             help="Record it. Without this option, the command only shows what is lost.",
         )
         export = verbs.add_parser("export", help="Write the whole log as JSON lines.")
-        export.add_argument("--output", metavar="FILE", help="File to write. Default: standard output.")
+        export.add_argument(
+            "--output", metavar="FILE", help="File to write. Default: standard output."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -93,7 +113,9 @@ class Command(BaseCommand):
         folder = Path(to) if to else settings.VAR_DIR / "archive"
         if not to and not dry_run:
             _make(folder)
-        moved = archiving.archive(database_now(), older_than, folder, self.stderr.write, dry_run=dry_run)
+        moved = archiving.archive(
+            database_now(), older_than, folder, self.stderr.write, dry_run=dry_run
+        )
         what = f"{moved.entries:,} entries of {moved.chains:,} chains"
         if not moved.entries:
             self.stdout.write(
@@ -103,13 +125,20 @@ class Command(BaseCommand):
         elif dry_run:
             self.stdout.write(f"{what} would be moved to {folder}. Nothing was changed.")
         else:
-            self.stdout.write(f"{what} are in {', '.join(map(str, moved.files))}. Copy these files to your archive.")
+            self.stdout.write(
+                f"{what} are in {', '.join(map(str, moved.files))}. Copy these files to your archive."
+            )
 
     def _accept_restore(self, reason: str, confirm: bool) -> None:
         if not confirm:
             lost = newest_seal.what_is_lost()
-            self.stdout.write(printable(lost, 500) or "The database has all checkpoints that this machine knows of.")
-            self.stdout.write("Nothing was changed. To accept this, run the command again with --confirm.")
+            self.stdout.write(
+                printable(lost, 500)
+                or "The database has all checkpoints that this machine knows of."
+            )
+            self.stdout.write(
+                "Nothing was changed. To accept this, run the command again with --confirm."
+            )
             return
         kept = newest_seal.accept_restored_log(actor=_ACTOR, reason=reason)
         self.stdout.write(
@@ -132,7 +161,9 @@ class Command(BaseCommand):
         if problems:
             self.stdout.write(f"The audit log is not intact. {looked}")
             raise SystemExit(1)
-        more = "" if report.full else " Older entries were verified before; --full reads them again."
+        more = (
+            "" if report.full else " Older entries were verified before; --full reads them again."
+        )
         self.stdout.write(f"The audit log is intact. {looked}{more}")
 
     def _export(self, output: str | None) -> None:
@@ -159,7 +190,9 @@ def _make(folder: Path) -> None:
 
 def _days(text: str) -> timedelta:
     if not re.fullmatch(r"[0-9]{1,5}d", text):
-        raise argparse.ArgumentTypeError(f'"{text}" is not a valid age. Use a number of days, for example 90d.')
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not a valid age. Use a number of days, for example 90d.'
+        )
     return timedelta(days=int(text[:-1]))
 
 
@@ -182,7 +215,11 @@ def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
         with open(path, encoding="utf-8") as file:
             first = file.readline()
             file.seek(0)
-            yield from sinks.missing(file, known) if sinks.is_seal(first) else chains.missing_from_log(file, known)
+            yield from (
+                sinks.missing(file, known)
+                if sinks.is_seal(first)
+                else chains.missing_from_log(file, known)
+            )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommandError(
             f"{path} is neither an export of an audit log nor a file of checkpoints: {error}. Name another file."

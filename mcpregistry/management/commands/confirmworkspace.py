@@ -1,4 +1,5 @@
-"""``manage.py confirmworkspace [DIR]``: confirm the project file of a directory without a browser."""
+"""``manage.py confirmworkspace [DIR]``: confirm the project file of a directory without a
+browser."""
 
 from __future__ import annotations
 
@@ -24,21 +25,32 @@ from mcpregistry.services.exchange.projects import (
 
 
 class Command(BaseCommand):
-    """Shows what the file of a directory declares, and confirms it once the person has typed its hash."""
+    """Shows what the file of a directory declares, and confirms it once the person has typed its
+    hash."""
 
     help = "Confirms the MCP servers that the project file of a directory declares (see runmcp --workspace)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "directory", nargs="?", default="", help="Directory of the project. Default: the current directory."
+            "directory",
+            nargs="?",
+            default="",
+            help="Directory of the project. Default: the current directory.",
         )
-        parser.add_argument("--list", action="store_true", help="List the known directories and their states.")
+        parser.add_argument(
+            "--list", action="store_true", help="List the known directories and their states."
+        )
         parser.add_argument("--show", action="store_true", help="Only show what the file declares.")
         parser.add_argument(
-            "--hash", default="", metavar="HASH", help="Confirm the content with this hash, without a prompt."
+            "--hash",
+            default="",
+            metavar="HASH",
+            help="Confirm the content with this hash, without a prompt.",
         )
         parser.add_argument(
-            "--take-back", action="store_true", help="Revoke the confirmation. The servers of the file stop."
+            "--take-back",
+            action="store_true",
+            help="Revoke the confirmation. The servers of the file stop.",
         )
 
     def handle(self, **options: Any) -> None:
@@ -58,14 +70,17 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
 
     def _find(self, name: str) -> ProjectFile:
-        """The row of the directory as its file is now. A host that has noted it decides on variables and agent."""
+        """The row of the directory as its file is now. A host that has noted it decides on
+        variables and agent."""
         directory = real_directory(name or os.getcwd())
         known = ProjectFile.objects.filter(directory=str(directory)).first()
         environ = known.variables if known else os.environ
         agent = known.agent_slug if known else ""
         row = note_project(directory=directory, agent=agent, environ=environ, actor=_actor())
         if row is None:
-            raise CommandError(f"No configuration file with MCP servers in {directory}. Name another directory.")
+            raise CommandError(
+                f"No configuration file with MCP servers in {directory}. Name another directory."
+            )
         return row
 
     def _show(self, row: ProjectFile) -> None:
@@ -75,11 +90,15 @@ class Command(BaseCommand):
         for line in row.summary:
             self.stdout.write(f"  {line}")
         for line in launches_in_full(row):
-            self.stdout.write(f"  full command, because some of its words look like secrets: {line}")
+            self.stdout.write(
+                f"  full command, because some of its words look like secrets: {line}"
+            )
         for line in environments_in_full(row):
             self.stdout.write(f"  environment values that look like secrets: {line}")
         for name, value in row.variables.items():
-            self.stdout.write(f"  {name}={printable(value, 200)} (from the environment, used above)")
+            self.stdout.write(
+                f"  {name}={printable(value, 200)} (from the environment, used above)"
+            )
         self.stdout.write(f"Content hash {row.content}, state: {row.state}.")
 
     def _confirm(self, row: ProjectFile, given: str) -> None:
@@ -90,7 +109,9 @@ class Command(BaseCommand):
             try:
                 given = input(f"To start these servers, type {row.content[:SHORT]}: ").strip()
             except EOFError:
-                raise CommandError(f"Nothing was confirmed. Run the command again with --hash {row.content}.") from None
+                raise CommandError(
+                    f"Nothing was confirmed. Run the command again with --hash {row.content}."
+                ) from None
             given = row.content if given == row.content[:SHORT] else given
         confirm_project(project=row, shown=given, actor=_actor())
         self.stdout.write(
@@ -99,7 +120,9 @@ class Command(BaseCommand):
 
     def _list(self) -> None:
         for row in ProjectFile.objects.all():
-            self.stdout.write(f"{row.directory}: {row.state}, content hash {row.content[:SHORT] or 'none'}")
+            self.stdout.write(
+                f"{row.directory}: {row.state}, content hash {row.content[:SHORT] or 'none'}"
+            )
 
 
 def _actor() -> str:

@@ -1,4 +1,5 @@
-"""``manage.py connect``: write the entry of an endpoint into a host's own file, take it out, list, repair."""
+"""``manage.py connect``: write the entry of an endpoint into a host's own file, take it out, list,
+repair."""
 
 from __future__ import annotations
 
@@ -26,25 +27,38 @@ ACTOR = "connect"
 class Command(BaseCommand):
     """Changes a host's file and keeps all else in it; what it held before lies beside it."""
 
-    help = (
-        "Connects a host (Claude Code, Cursor, Codex …) to an endpoint: adds an entry to the host's configuration file."
-    )
+    help = "Connects a host (Claude Code, Cursor, Codex …) to an endpoint: adds an entry to the host's configuration file."
 
     requires_system_checks: list[str] = []  # they are about the site; `manage.py doctor` shows them
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("host", nargs="?", choices=list(HOSTS), metavar="HOST", help=f"One of: {', '.join(HOSTS)}.")
+        parser.add_argument(
+            "host",
+            nargs="?",
+            choices=list(HOSTS),
+            metavar="HOST",
+            help=f"One of: {', '.join(HOSTS)}.",
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument(
-            "--remove", action="store_true", help="Remove the entry, and revoke a token that was created for it."
+            "--remove",
+            action="store_true",
+            help="Remove the entry, and revoke a token that was created for it.",
         )
         what.add_argument(
-            "--list", action="store_true", help="List the connected hosts, and whether they still lead to this site."
+            "--list",
+            action="store_true",
+            help="List the connected hosts, and whether they still lead to this site.",
         )
-        what.add_argument("--repair", action="store_true", help="Rewrite the entries that --list shows as stale.")
+        what.add_argument(
+            "--repair", action="store_true", help="Rewrite the entries that --list shows as stale."
+        )
         endpoint = parser.add_mutually_exclusive_group()
         endpoint.add_argument(
-            "--endpoint", default="default", metavar="E", help="Endpoint to connect. Default: default."
+            "--endpoint",
+            default="default",
+            metavar="E",
+            help="Endpoint to connect. Default: default.",
         )
         endpoint.add_argument(
             "--workspace",
@@ -57,11 +71,15 @@ class Command(BaseCommand):
             help="Agent that the host acts as. Default: local, or with --workspace the agent of the directory.",
         )
         parser.add_argument(
-            "--http", action="store_true", help="Connect over HTTP instead of stdio. A token is created for the file."
+            "--http",
+            action="store_true",
+            help="Connect over HTTP instead of stdio. A token is created for the file.",
         )
         token = parser.add_mutually_exclusive_group()
         token.add_argument(
-            "--token-stdin", action="store_true", help="With --http: read the token from standard input."
+            "--token-stdin",
+            action="store_true",
+            help="With --http: read the token from standard input.",
         )
         token.add_argument(
             "--in-environment",
@@ -76,7 +94,9 @@ class Command(BaseCommand):
             help="Change the host's file in this project folder instead of your own file. Default: the current directory.",
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help="Print the new content of the file, and change nothing."
+            "--dry-run",
+            action="store_true",
+            help="Print the new content of the file, and change nothing.",
         )
 
     def handle(self, **options: Any) -> None:
@@ -97,7 +117,9 @@ class Command(BaseCommand):
             if options["list"] or options["repair"]:
                 self._look(options)
             elif not options["host"]:
-                raise CommandError(f"Name a host: {', '.join(HOSTS)}. To see the connected hosts, use --list.")
+                raise CommandError(
+                    f"Name a host: {', '.join(HOSTS)}. To see the connected hosts, use --list."
+                )
             elif options["remove"]:
                 self._remove(options)
             else:
@@ -113,24 +135,37 @@ class Command(BaseCommand):
         host = HOSTS[options["host"]]
         given = sys.stdin.readline().strip() if options["token_stdin"] else ""
         if options["token_stdin"] and not given:
-            raise CommandError("Standard input contains no token. Write the token and a line break to it.")
+            raise CommandError(
+                "Standard input contains no token. Write the token and a line break to it."
+            )
         outcome = connect(
-            file=_file(host, options["project"]), endpoint=options["endpoint"], agent=options["agent"],
-            http=options["http"], actor=ACTOR, signing=Signing(given, options["in_environment"]), dry=options["dry_run"],
-        )  # fmt: skip
+            file=_file(host, options["project"]),
+            endpoint=options["endpoint"],
+            agent=options["agent"],
+            http=options["http"],
+            actor=ACTOR,
+            signing=Signing(given, options["in_environment"]),
+            dry=options["dry_run"],
+        )
         self._tell(outcome, options, "added to", "already has this entry; nothing was changed")
         if not options["dry_run"]:
             self._hint(host, options)
 
     def _remove(self, options: dict[str, Any]) -> None:
         file = _file(HOSTS[options["host"]], options["project"])
-        outcome = disconnect(file=file, key=key_for(options["endpoint"]), actor=ACTOR, dry=options["dry_run"])
-        self._tell(outcome, options, "removed from", "does not have this entry; nothing was changed")
+        outcome = disconnect(
+            file=file, key=key_for(options["endpoint"]), actor=ACTOR, dry=options["dry_run"]
+        )
+        self._tell(
+            outcome, options, "removed from", "does not have this entry; nothing was changed"
+        )
 
     def _tell(self, outcome: Outcome, options: dict[str, Any], done: str, nothing: str) -> None:
         if options["dry_run"]:
             self.stderr.write(
-                f"New content of {outcome.file.path}:" if outcome.changed else f"{outcome.file.path}: {nothing}."
+                f"New content of {outcome.file.path}:"
+                if outcome.changed
+                else f"{outcome.file.path}: {nothing}."
             )
             self.stdout.write(outcome.text if outcome.changed else "", ending="")
             return
@@ -160,11 +195,17 @@ class Command(BaseCommand):
         if not found:
             self.stdout.write("No hosts are connected. Connect one with `manage.py connect HOST`.")
         self._kept: set[Path] = set()
-        refused = [entry for entry in found if not self._show(entry, repair=options["repair"], dry=options["dry_run"])]
+        refused = [
+            entry
+            for entry in found
+            if not self._show(entry, repair=options["repair"], dry=options["dry_run"])
+        ]
         if not options["repair"] and any(entry.mendable for entry in found):
             self.stdout.write("Repair the stale entries with `manage.py connect --repair`.")
         if refused:
-            raise CommandError(f"{len(refused)} entries could not be repaired. The reasons are shown above.")
+            raise CommandError(
+                f"{len(refused)} entries could not be repaired. The reasons are shown above."
+            )
 
     def _show(self, entry: Standing, *, repair: bool, dry: bool) -> bool:
         """False if it was to be mended and could not be."""
@@ -172,26 +213,35 @@ class Command(BaseCommand):
         if not entry.key:
             self.stdout.write(f"{place}\n  cannot be read: {entry.problem}")
             return True
-        nobody = f"the agent of the token in {BEARER_VARIABLE}" if entry.http else "the agent of its workspace"
+        nobody = (
+            f"the agent of the token in {BEARER_VARIABLE}"
+            if entry.http
+            else "the agent of its workspace"
+        )
         whom = entry.agent or nobody
         way = "HTTP" if entry.http else "stdio"
         if entry.elsewhere:
             state = "leads to another site"
         else:
             state = f"stale: {entry.problem}" if entry.problem else "connected"
-        served = f"endpoint {entry.endpoint}" if entry.endpoint else "the project file of the directory"
+        served = (
+            f"endpoint {entry.endpoint}" if entry.endpoint else "the project file of the directory"
+        )
         self.stdout.write(f"{place}\n  {entry.key}: {served} as {whom}, {way}: {state}")
         return self._mended(entry) if repair and entry.mendable and not dry else True
 
     def _mended(self, entry: Standing) -> bool:
         try:
-            # What a file held before the first of its entries was mended is what people may want back.
+            # What a file held before the first of its entries was mended is what people may want
+            # back.
             outcome = mend(entry=entry, actor=ACTOR, keep=entry.file.path not in self._kept)
         except SlipsnisseError as error:  # the others are mended all the same
             self.stdout.write(f"  could not be written: {error}")
             return False
         self._kept.add(entry.file.path)
-        self.stdout.write(f"  rewritten{f'; the previous content is in {outcome.kept}' if outcome.kept else ''}.")
+        self.stdout.write(
+            f"  rewritten{f'; the previous content is in {outcome.kept}' if outcome.kept else ''}."
+        )
         return True
 
 

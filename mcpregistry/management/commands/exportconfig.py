@@ -1,4 +1,5 @@
-"""``manage.py exportconfig``: write the servers as a configuration file, or print the entry that points a host at us."""
+"""``manage.py exportconfig``: write the servers as a configuration file, or print the entry that
+points a host at us."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ class Command(BaseCommand):
         what = parser.add_mutually_exclusive_group(required=True)
         self.what = what  # the project has one more
         what.add_argument("--format", choices=list(formats.FORMATS), help="Format of the file.")
-        what.add_argument("--schema", action="store_true", help="Print the JSON Schema of the Slipsnisse format.")
+        what.add_argument(
+            "--schema", action="store_true", help="Print the JSON Schema of the Slipsnisse format."
+        )
         what.add_argument(
             "--client",
             choices=list(HOSTS),
@@ -66,9 +69,15 @@ class Command(BaseCommand):
             metavar="SLUG",
             help="With --client: agent that the host acts as. Default: local.",
         )
-        parser.add_argument("--http", action="store_true", help="With --client: connect over HTTP instead of stdio.")
         parser.add_argument(
-            "-o", "--output", default="", metavar="PATH", help="File to write. Default: standard output."
+            "--http", action="store_true", help="With --client: connect over HTTP instead of stdio."
+        )
+        parser.add_argument(
+            "-o",
+            "--output",
+            default="",
+            metavar="PATH",
+            help="File to write. Default: standard output.",
         )
 
         parser.add_argument(
@@ -89,7 +98,9 @@ class Command(BaseCommand):
             self._keep_in_step(options)
             return
         if options["schema"]:
-            variant: slipsnisse.Variant = "slipsnisse-extended" if options["extended"] else "slipsnisse"
+            variant: slipsnisse.Variant = (
+                "slipsnisse-extended" if options["extended"] else "slipsnisse"
+            )
             self._put(schema(variant), options["output"], as_yaml=False)
             return
         if options["client"]:
@@ -109,25 +120,37 @@ class Command(BaseCommand):
         for note in written.notes:
             self.stderr.write(str(note))
         if written.refused:
-            self.stderr.write(f"Nothing was written. {len(written.refused)} problems are listed above.")
+            self.stderr.write(
+                f"Nothing was written. {len(written.refused)} problems are listed above."
+            )
             sys.exit(1)
         as_yaml = name.startswith("slipsnisse") and not options["output"].endswith(".json")
         self._put(written.data, options["output"], as_yaml=as_yaml)
 
     def _keep_in_step(self, options: dict[str, Any]) -> None:
-        """Write the file after each change until interrupted; a database or disk that is away is waited for."""
-        if not options["format"] or not options["output"] or options["include_secrets"] or options["extended"]:
+        """Write the file after each change until interrupted; a database or disk that is away is
+        waited for."""
+        if (
+            not options["format"]
+            or not options["output"]
+            or options["include_secrets"]
+            or options["extended"]
+        ):
             raise CommandError(
                 "--watch requires --format and --output, and cannot be combined with --include-secrets or --extended."
             )
-        for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
+        # explicitly: whoever started us may have had them ignored
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
-        file = KeptFile(Path(options["output"]), options["format"], ACTOR, options["only"] == "enabled")
+        file = KeptFile(
+            Path(options["output"]), options["format"], ACTOR, options["only"] == "enabled"
+        )
         self.stderr.write(f"{file.path} is updated after each change. Press Ctrl-C to stop.")
         trouble = ""
         try:
             while True:
-                before, trouble = trouble, self._look(file)
+                before = trouble
+                trouble = self._look(file)
                 if trouble and trouble != before:
                     self.stderr.write(trouble)
                 time.sleep(options["interval"])
@@ -148,7 +171,9 @@ class Command(BaseCommand):
 
     def _entry(self, options: dict[str, Any]) -> str:
         """A whole file of the host with this entry alone. Over HTTP no token stands in it."""
-        host, endpoint, agent = HOSTS[options["client"]], options["endpoint"], options["agent"]
+        host = HOSTS[options["client"]]
+        endpoint = options["endpoint"]
+        agent = options["agent"]
         try:
             check_names(endpoint=endpoint, agent=agent)
             entry = host.entry(way(endpoint=endpoint, agent=agent, http=options["http"]))
@@ -166,5 +191,7 @@ class Command(BaseCommand):
         try:
             write_file(Path(output), content)
         except OSError as error:
-            raise CommandError(f"{output} cannot be written: {error.strerror}. Choose another path.") from None
+            raise CommandError(
+                f"{output} cannot be written: {error.strerror}. Choose another path."
+            ) from None
         self.stderr.write(f"{output} was written.")

@@ -30,13 +30,11 @@ _MOST_LISTED = 20
 
 
 class Command(BaseCommand):
-    """Reads a file and prints a note for each key that is not taken as it stands (``-v 2``: for every key); saves nothing
-    if anything is refused.
+    """Reads a file and prints a note for each key that is not taken as it stands (``-v 2``: for
+    every key); saves nothing if anything is refused.
     """
 
-    help = (
-        "Imports MCP servers from the configuration file of a known program. New servers are drafts and do not start."
-    )
+    help = "Imports MCP servers from the configuration file of a known program. New servers are drafts and do not start."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -46,10 +44,17 @@ class Command(BaseCommand):
             help="File to read, or - for standard input. Default: mcp-servers.json in this directory, or the usual file of --format or --workspace.",
         )
         parser.add_argument(
-            "--format", default="", choices=["", *formats.READABLE], help="Format of the file. Default: detected."
+            "--format",
+            default="",
+            choices=["", *formats.READABLE],
+            help="Format of the file. Default: detected.",
         )
-        parser.add_argument("--extended", action="store_true", help="Read a Slipsnisse file in the extended format.")
-        parser.add_argument("--check", action="store_true", help="Only check whether the file is valid.")
+        parser.add_argument(
+            "--extended", action="store_true", help="Read a Slipsnisse file in the extended format."
+        )
+        parser.add_argument(
+            "--check", action="store_true", help="Only check whether the file is valid."
+        )
         parser.add_argument(
             "--on-conflict",
             choices=["error", "skip", "replace", "rename"],
@@ -61,19 +66,32 @@ class Command(BaseCommand):
             help="Store values that look like secrets as credentials of their servers.",
         )
         parser.add_argument(
-            "--no-expand", action="store_true", help="Keep ${VAR} in commands and addresses instead of replacing it."
+            "--no-expand",
+            action="store_true",
+            help="Keep ${VAR} in commands and addresses instead of replacing it.",
         )
-        parser.add_argument("--workspace", default="", metavar="DIR", help="Directory that replaces ${workspace}.")
         parser.add_argument(
-            "--project", action="append", default=[], metavar="FOLDER",
+            "--workspace", default="", metavar="DIR", help="Directory that replaces ${workspace}."
+        )
+        parser.add_argument(
+            "--project",
+            action="append",
+            default=[],
+            metavar="FOLDER",
             help=f"Create a workspace for this project of the file. Can be repeated. Use {EVERY} for all projects.",
-        )  # fmt: skip
-        parser.add_argument(
-            "--agent", default="local", help="Agent that hosts act as in these workspaces. Default: local."
         )
-        parser.add_argument("--dry-run", action="store_true", help="Show what would change, and save nothing.")
         parser.add_argument(
-            "--watch", action="store_true", help="Keep running, and import the file again after each change."
+            "--agent",
+            default="local",
+            help="Agent that hosts act as in these workspaces. Default: local.",
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Show what would change, and save nothing."
+        )
+        parser.add_argument(
+            "--watch",
+            action="store_true",
+            help="Keep running, and import the file again after each change.",
         )
         parser.add_argument(
             "--interval",
@@ -92,18 +110,26 @@ class Command(BaseCommand):
             if path is None or (path.exists() and not path.is_file()):
                 raise CommandError("--watch requires a file. Name one.")
             self._watch(path)
-        elif not self._once(sys.stdin.buffer.read(large.MAX_BYTES + 1) if path is None else self._read(path), path):
+        elif not self._once(
+            sys.stdin.buffer.read(large.MAX_BYTES + 1) if path is None else self._read(path), path
+        ):
             sys.exit(1)
 
     def _path(self) -> Path | None:
         """The file to read; None for standard input."""
-        name, workspace = self.options["path"], self._workspace()
+        name = self.options["path"]
+        workspace = self._workspace()
         if name == "-":
             return None
         if name:
             return Path(name)
         try:
-            found = locate(format_name=self.options["format"], workspace=workspace, environ=os.environ, here=Path.cwd())
+            found = locate(
+                format_name=self.options["format"],
+                workspace=workspace,
+                environ=os.environ,
+                here=Path.cwd(),
+            )
         except NotFound as error:
             raise CommandError(str(error)) from None
         if found.warning:
@@ -113,14 +139,18 @@ class Command(BaseCommand):
     def _workspace(self) -> Path | None:
         name = self.options["workspace"]
         if name and not Path(name).is_dir():
-            raise CommandError(f"{name} is not a directory. Name the directory that the servers work in.")
+            raise CommandError(
+                f"{name} is not a directory. Name the directory that the servers work in."
+            )
         return Path(name) if name else None
 
     def _read(self, path: Path) -> bytes:
         try:
             return read_file(path)
         except OSError as error:
-            raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
+            raise CommandError(
+                f"{path} cannot be read: {error.strerror}. Check its name and permissions."
+            ) from None
 
     def _once(self, raw: bytes, path: Path | None) -> bool:
         """Import what was read; whether all of it was taken."""
@@ -132,7 +162,8 @@ class Command(BaseCommand):
             path=name,
             actor=ACTOR,
             format_name=self.options["format"],
-            on_conflict=self.options["on_conflict"] or ("replace" if self.options["watch"] else "error"),
+            on_conflict=self.options["on_conflict"]
+            or ("replace" if self.options["watch"] else "error"),
             variables=None if self.options["no_expand"] else os.environ,
             folders=folders_for(path, self._workspace()),
             save=not self.options["dry_run"],
@@ -164,20 +195,30 @@ class Command(BaseCommand):
             return False
         self._print_notes(found.in_its_words(document.notes))
         if not document.refused:
-            self.stdout.write(f"{name}: valid {found.title} file with {len(document.servers)} servers.")
+            self.stdout.write(
+                f"{name}: valid {found.title} file with {len(document.servers)} servers."
+            )
         return not document.refused
 
     def _print_notes(self, notes: Sequence[Note]) -> None:
-        """What is taken as it stands comes first, and as a count unless it is asked for: it shall not hide the rest."""
-        plain, level = [note for note in notes if note.plain], self.options["verbosity"]
+        """What is taken as it stands comes first, and as a count unless it is asked for: it shall
+        not hide the rest."""
+        plain = [note for note in notes if note.plain]
+        level = self.options["verbosity"]
         if plain and level == 1:
-            self.stdout.write(f"{plain[0].file}: {len(plain)} values were taken unchanged (-v 2 lists them).")
+            self.stdout.write(
+                f"{plain[0].file}: {len(plain)} values were taken unchanged (-v 2 lists them)."
+            )
         for note in [*(plain if level > 1 else ()), *(note for note in notes if not note.plain)]:
-            (self.stderr if note.action in ("refused", "left out") else self.stdout).write(str(note))
+            (self.stderr if note.action in ("refused", "left out") else self.stdout).write(
+                str(note)
+            )
 
     def _summary(self, outcome: Outcome) -> None:
         if outcome.refused:
-            self.stderr.write(f"{outcome.path}: nothing was saved. {len(outcome.refused)} problems are listed above.")
+            self.stderr.write(
+                f"{outcome.path}: nothing was saved. {len(outcome.refused)} problems are listed above."
+            )
             if any(note.remedy == CONFLICT for note in outcome.refused):
                 self.stderr.write(
                     "Use --on-conflict skip, replace or rename to choose what happens to existing servers."
@@ -189,22 +230,34 @@ class Command(BaseCommand):
         if outcome.left_out:
             counts["left out"] = len(outcome.left_out)
         said = ", ".join(f"{count} {action}" for action, count in counts.items()) or "no servers"
-        self.stdout.write(f"{outcome.path}: {outcome.format}: {said}{'' if outcome.saved else ' (not saved)'}.")
+        self.stdout.write(
+            f"{outcome.path}: {outcome.format}: {said}{'' if outcome.saved else ' (not saved)'}."
+        )
         self._offer_workspaces(outcome)
 
     def _offer_workspaces(self, outcome: Outcome) -> None:
         made = {change.slug for change in outcome.changes if change.kind == KIND}
-        left = [each.directory for each in outcome.projects if not each.exists and each.directory not in made]
+        left = [
+            each.directory
+            for each in outcome.projects
+            if not each.exists and each.directory not in made
+        ]
         if left:
             listed = ", ".join(left[:_MOST_LISTED]) + (", …" if len(left) > _MOST_LISTED else "")
             self.stdout.write(f"{outcome.path}: projects without a workspace: {listed}.")
-            self.stdout.write(f"To create workspaces for them, use --project FOLDER, or --project {EVERY}.")
+            self.stdout.write(
+                f"To create workspaces for them, use --project FOLDER, or --project {EVERY}."
+            )
 
     def _watch(self, path: Path) -> None:
-        """Import at every change until interrupted; a broken file leaves the last good state as it is."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # explicitly: whoever started us may have had them ignored
+        """Import at every change until interrupted; a broken file leaves the last good state as it
+        is."""
+        # explicitly: whoever started us may have had them ignored
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
-        watch, missing, self.followed = FileWatch(path), False, Followed(ACTOR)
+        watch = FileWatch(path)
+        missing = False
+        self.followed = Followed(ACTOR)
         self.stdout.write(f"{path} is imported after each change. Press Ctrl-C to stop.")
         try:
             while True:
@@ -220,7 +273,9 @@ class Command(BaseCommand):
                 if missing != (not path.exists()):
                     missing = not missing
                     self.stderr.write(
-                        f"{path} no longer exists. Its servers are kept." if missing else f"{path} exists again."
+                        f"{path} no longer exists. Its servers are kept."
+                        if missing
+                        else f"{path} exists again."
                     )
                 time.sleep(self.options["interval"])
         except KeyboardInterrupt:

@@ -41,7 +41,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("slug", help="Slug of the server.")
         parser.add_argument(
-            "--call", default="", metavar="TOOL", help="Call this tool. You are responsible for what the call does."
+            "--call",
+            default="",
+            metavar="TOOL",
+            help="Call this tool. You are responsible for what the call does.",
         )
         parser.add_argument(
             "--args",
@@ -58,14 +61,20 @@ class Command(BaseCommand):
         try:
             arguments = _arguments(options["arguments"])
             actor = f"shell:{getpass.getuser()}"
-            test = queue_test(server=server, actor=actor, call_tool=options["call"], call_arguments=arguments)
+            test = queue_test(
+                server=server, actor=actor, call_tool=options["call"], call_arguments=arguments
+            )
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
-        self.stdout.write(f"Testing {server.slug}: {printable(' '.join(server.command) or server.url)}")
+        self.stdout.write(
+            f"Testing {server.slug}: {printable(' '.join(server.command) or server.url)}"
+        )
         self._run(test, order_of(test, vouched_by=actor))
 
     def _run(self, test: ServerTest, order: CallOrder) -> None:
-        prober, recorder, reports = Prober(), Recorder("command"), []
+        prober = Prober()
+        recorder = Recorder("command")
+        reports = []
         lease = ProcessLease.hold("command")  # if this process dies, others end its call
 
         async def make(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
@@ -93,7 +102,9 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {step:<8} {test.timings[step]:>9,.1f} ms")
         if report.discovery is not None and report.listed:
             names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
-            self.stdout.write(f"  protocol {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})")
+            self.stdout.write(
+                f"  protocol {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})"
+            )
             self.stdout.write(f"  tools    {test.tool_count}: {printable(names, _TEXT_SHOWN)}")
         for reason in test.left_out.splitlines():
             self.stdout.write(f"  left out {printable(reason, _TEXT_SHOWN)}")
@@ -102,7 +113,9 @@ class Command(BaseCommand):
         if test.error:
             self.stdout.write(f"  {test.error_code}: {printable(test.error, _TEXT_SHOWN)}")
         if test.error and test.stderr_tail:
-            self.stdout.write(f"  the end of the server's log:\n{printable(test.stderr_tail[-_TEXT_SHOWN:])}")
+            self.stdout.write(
+                f"  the end of the server's log:\n{printable(test.stderr_tail[-_TEXT_SHOWN:])}"
+            )
         self.stdout.write(str(test.get_verdict_display()))
 
 

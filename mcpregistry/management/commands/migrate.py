@@ -1,7 +1,8 @@
-"""``manage.py migrate``: Django's, but a migration and the note that it was applied are one transaction.
+"""``manage.py migrate``: Django's, but a migration and the note that it was applied are one
+transaction.
 
-Django notes most migrations after their transaction. If it is interrupted in between, the tables are there, and each later
-``migrate`` fails because they are.
+Django notes most migrations after their transaction. If it is interrupted in between, the tables
+are there, and each later ``migrate`` fails because they are.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ _NAME = "MigrationExecutor"
 class NotingExecutor(MigrationExecutor):
     """Notes each migration inside of its transaction."""
 
-    def apply_migration(self, state: Any, migration: Migration, fake: bool = False, fake_initial: bool = False) -> Any:
+    def apply_migration(
+        self, state: Any, migration: Migration, fake: bool = False, fake_initial: bool = False
+    ) -> Any:
         """Apply one migration; as in Django, but for the moment of the note."""
         if fake or fake_initial:
             return super().apply_migration(state, migration, fake=fake, fake_initial=fake_initial)
         self._tell("apply_start", migration)
         with self.connection.schema_editor(atomic=migration.atomic) as editor:
             state = migration.apply(state, editor)
-            self.record_migration(migration)  # type: ignore[arg-type, call-arg]  # stubs of another Django
+            # stubs of another Django
+            self.record_migration(migration)  # type: ignore[arg-type, call-arg]
             failpoint("migration_noted")
         failpoint("migration_applied")
         self._tell("apply_success", migration)

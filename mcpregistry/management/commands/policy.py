@@ -29,12 +29,21 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         test = verbs.add_parser(
-            "test", help="Show which past calls a rule would have held, denied and allowed. Saves nothing."
+            "test",
+            help="Show which past calls a rule would have held, denied and allowed. Saves nothing.",
         )
         which = test.add_mutually_exclusive_group(required=True)
-        which.add_argument("--rule", metavar="NAME", help="Name of an existing rule. It can be disabled.")
-        which.add_argument("--file", metavar="FILE", help="File with rules as YAML or JSON, or - for standard input.")
-        test.add_argument("--days", type=_days, default=7, help="Number of past days to test on. Default: 7.")
+        which.add_argument(
+            "--rule", metavar="NAME", help="Name of an existing rule. It can be disabled."
+        )
+        which.add_argument(
+            "--file",
+            metavar="FILE",
+            help="File with rules as YAML or JSON, or - for standard input.",
+        )
+        test.add_argument(
+            "--days", type=_days, default=7, help="Number of past days to test on. Default: 7."
+        )
         verbs.add_parser(
             "starter",
             help="Add the starter rules: allow tools that only read and reach nothing outside, and ask about tools that destroy something or act on the outside world.",
@@ -44,12 +53,17 @@ class Command(BaseCommand):
         try:
             if options["verb"] == "starter":
                 added = add_starter_rules(actor="manage.py policy")
-                self.stdout.write("\n".join(f"added: {rule}" for rule in added) or "The starter rules exist already.")
+                self.stdout.write(
+                    "\n".join(f"added: {rule}" for rule in added)
+                    or "The starter rules exist already."
+                )
                 return
             drafts = _drafts(options["rule"], options["file"])
             for draft in drafts:
                 check_rule(draft)
-            found = replay(drafts=drafts, days=options["days"], now=timezone.now(), on_progress=self._progress)
+            found = replay(
+                drafts=drafts, days=options["days"], now=timezone.now(), on_progress=self._progress
+            )
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
         self._tell(found)
@@ -64,12 +78,17 @@ class Command(BaseCommand):
         )
         for count, why in (
             (report.erased, "calls were not tested: their arguments were deleted by retention"),
-            (report.gone, "calls were not tested: their agent, endpoint, server or tool no longer exists"),
+            (
+                report.gone,
+                "calls were not tested: their agent, endpoint, server or tool no longer exists",
+            ),
             (report.failed, "calls have a condition that could not be evaluated"),
         ):
             if count:
                 say(f"{count:,} {why}.")
-        say(f"\nWith the draft: {report.held:,} held, {report.denied:,} denied, {report.allowed:,} allowed.")
+        say(
+            f"\nWith the draft: {report.held:,} held, {report.denied:,} denied, {report.allowed:,} allowed."
+        )
         for (before, after), count in sorted(report.moved.items()):
             if before is not after:
                 say(f"{count:>8,}  {before} -> {after}")
@@ -96,7 +115,9 @@ class Command(BaseCommand):
 def _days(text: str) -> int:
     days = int(text)
     if not 1 <= days <= 3650:
-        raise argparse.ArgumentTypeError(error_texts.out_of_range("The number of days", 1, 3650, days))
+        raise argparse.ArgumentTypeError(
+            error_texts.out_of_range("The number of days", 1, 3650, days)
+        )
     return days
 
 
@@ -105,9 +126,13 @@ def _drafts(name: str | None, file: str | None) -> list[PolicyRule]:
         try:
             return read_rules(sys.stdin.read() if file == "-" else Path(file).read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{file} cannot be read: {error}. Check its name and permissions.") from None
+            raise CommandError(
+                f"{file} cannot be read: {error}. Check its name and permissions."
+            ) from None
     rules = list(
-        PolicyRule.objects.filter(name=name).select_related("agent", "endpoint", "tool", "server", "approvers")
+        PolicyRule.objects.filter(name=name).select_related(
+            "agent", "endpoint", "tool", "server", "approvers"
+        )
     )
     if not rules:
         known = ", ".join(f'"{rule}"' for rule in PolicyRule.objects.all()[:20]) or "none"

@@ -11,7 +11,8 @@ from mcpregistry.services.upkeep.resealing import keys_in_use, reseal
 
 
 class Command(BaseCommand):
-    """Seals what older keys have sealed; says which keys are still needed. Exit code 1 if a secret does not open."""
+    """Seals what older keys have sealed; says which keys are still needed. Exit code 1 if a secret
+    does not open."""
 
     help = (
         "Encrypts every secret again with the newest key of SLIPSNISSE_KEYS (or var/keys.json), while the site runs. "
@@ -22,7 +23,9 @@ class Command(BaseCommand):
         done, closed = reseal(actor=f"shell:{getpass.getuser()}", say=self.stderr.write)
         for problem in closed:
             self.stderr.write(problem)
-        used = ", ".join(f"{key}: {count:,}" for key, count in sorted(keys_in_use().items())) or "none"
+        used = (
+            ", ".join(f"{key}: {count:,}" for key, count in sorted(keys_in_use().items())) or "none"
+        )
         self.stdout.write(
             f"{done:,} secrets were encrypted again. Keys in use, with the number of their secrets: {used}."
         )

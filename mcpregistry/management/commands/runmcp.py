@@ -33,13 +33,20 @@ class Command(BaseCommand):
     """Serves one endpoint as one agent to the host at standard input and output."""
 
     help = "Serves an endpoint to one host over stdio. Hosts start this command; `manage.py connect` configures them."
-    requires_system_checks: list[str] = []  # they would load every app of the site while the host waits
+    # they would load every app of the site while the host waits
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--endpoint", help="Endpoint to serve. Default: the workspace's, else default.")
-        parser.add_argument("--agent", help="Agent that the host acts as. Default: the workspace's, else local.")
         parser.add_argument(
-            "--config", metavar="FILE", help="Serve the expert tools of this Slipsnisse file (YAML or JSON)."
+            "--endpoint", help="Endpoint to serve. Default: the workspace's, else default."
+        )
+        parser.add_argument(
+            "--agent", help="Agent that the host acts as. Default: the workspace's, else local."
+        )
+        parser.add_argument(
+            "--config",
+            metavar="FILE",
+            help="Serve the expert tools of this Slipsnisse file (YAML or JSON).",
         )
         parser.add_argument(
             "--workspace",
@@ -47,10 +54,15 @@ class Command(BaseCommand):
             help="Serve the MCP servers of the project file in the directory, after a user has confirmed the file.",
         )
         parser.add_argument(
-            "--conversation", metavar="ID", default="", help="Open conversation of the agent to which all calls belong."
+            "--conversation",
+            metavar="ID",
+            default="",
+            help="Open conversation of the agent to which all calls belong.",
         )
         parser.add_argument(
-            "--cwd", default=os.getcwd(), help="Directory of the project. Default: the current directory."
+            "--cwd",
+            default=os.getcwd(),
+            help="Directory of the project. Default: the current directory.",
         )
         parser.add_argument(
             "--era",
@@ -70,7 +82,9 @@ class Command(BaseCommand):
                 preload.refers_to(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
             project = self._project(options) if options["workspace"] else None
-            endpoint, agent = chosen(load_snapshot(tools=()), options["endpoint"], options["agent"], options["cwd"])
+            endpoint, agent = chosen(
+                load_snapshot(tools=()), options["endpoint"], options["agent"], options["cwd"]
+            )
             caller = _caller(agent, endpoint, options["conversation"])
         except completeness.Incomplete as error:
             raise CommandError(str(error)) from None
@@ -78,7 +92,8 @@ class Command(BaseCommand):
             raise CommandError(
                 "The database cannot be read. Check DATABASE_URL, and run `manage.py migrate` (or `make run`) once."
             ) from error
-        connections.close_all()  # what serves asks in threads of its own, and this one's pages take 3 MB
+        # what serves asks in threads of its own, and this one's pages take 3 MB
+        connections.close_all()
         from mcpregistry.gateway.stdio.server import serve_stdio
 
         with _worker_for(served):
@@ -99,16 +114,20 @@ class Command(BaseCommand):
         agent = options["agent"] or ""
         try:
             directory = real_directory(options["cwd"])
-            follower = ProjectFollower(directory, agent)  # before the file is read, so that no change is missed
+            # before the file is read, so that no change is missed
+            follower = ProjectFollower(directory, agent)
             row = note_project(directory=directory, agent=agent, environ=os.environ, actor="runmcp")
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
         if row is None:
-            self.stderr.write(f"No configuration file with MCP servers in {directory}. The default endpoint is served.")
+            self.stderr.write(
+                f"No configuration file with MCP servers in {directory}. The default endpoint is served."
+            )
             return None
         if row.problem or row.state == "waiting":
             self.stderr.write(
-                row.problem or f"{row.path} waits for confirmation. Run `manage.py confirmworkspace {directory}`."
+                row.problem
+                or f"{row.path} waits for confirmation. Run `manage.py confirmworkspace {directory}`."
             )
         options |= {"endpoint": row.endpoint_slug, "agent": row.agent_slug}
         pass_variables(variables_of_project(row.path))
@@ -120,13 +139,18 @@ class Command(BaseCommand):
 
         try:
             served = serve_file(
-                path=Path(options["config"]), agent=options["agent"] or "local", endpoint=options["endpoint"] or "",
-                actor="runmcp", environ=os.environ,
-            )  # fmt: skip
+                path=Path(options["config"]),
+                agent=options["agent"] or "local",
+                endpoint=options["endpoint"] or "",
+                actor="runmcp",
+                environ=os.environ,
+            )
         except Refused as error:
             for problem in error.problems:
                 self.stderr.write(problem)
-            raise CommandError(f"{options['config']} is not served. The problems are listed above.") from None
+            raise CommandError(
+                f"{options['config']} is not served. The problems are listed above."
+            ) from None
         except SlipsnisseError as error:
             raise CommandError(f"{options['config']} is not served: {error}") from None
         for note in served.notes:
@@ -150,7 +174,8 @@ def _caller(agent: str, endpoint: str, conversation: str) -> Caller:
 
 @contextmanager
 def _worker_for(served: Served | None) -> Iterator[None]:
-    """Expert tools need a worker; what serves a file brings its own where the site has none running."""
+    """Expert tools need a worker; what serves a file brings its own where the site has none
+    running."""
     if served is None:
         yield
         return
@@ -171,7 +196,9 @@ def _worker_for(served: Served | None) -> Iterator[None]:
         worker.stop()
 
 
-def chosen(snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str) -> tuple[str, str]:
+def chosen(
+    snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str
+) -> tuple[str, str]:
     """The endpoint and agent to serve: as named, else by the workspace, else "default" and "local".
 
     Raises ``CommandError`` that lists what there is.
@@ -179,7 +206,10 @@ def chosen(snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str
     workspace = snapshot.workspace_for(os.path.abspath(cwd))
     endpoint = endpoint or (workspace.endpoint if workspace else "default")
     agent = agent or (workspace.agent if workspace else "local")
-    for kind, name, known in (("endpoint", endpoint, snapshot.endpoints), ("agent", agent, snapshot.agents)):
+    for kind, name, known in (
+        ("endpoint", endpoint, snapshot.endpoints),
+        ("agent", agent, snapshot.agents),
+    ):
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
             raise CommandError(

@@ -14,9 +14,7 @@ from mcpregistry.services.access import second_factor
 class Command(BaseCommand):
     """Resets one person's second factor, or lists who has one."""
 
-    help = (
-        "Lists the users and their second factors. With --reset NAME, removes the second factor of a user who lost it."
-    )
+    help = "Lists the users and their second factors. With --reset NAME, removes the second factor of a user who lost it."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One option."""
@@ -29,7 +27,9 @@ class Command(BaseCommand):
             return
         for user in User.objects.filter(is_active=True).order_by("username"):
             now = second_factor.standing(user.pk)
-            self.stdout.write(f"{user.username}: {'on' if now.uid else 'off'}{', required' if now.required else ''}")
+            self.stdout.write(
+                f"{user.username}: {'on' if now.uid else 'off'}{', required' if now.required else ''}"
+            )
 
     def _reset(self, name: str) -> None:
         user = User.objects.filter(username=name).first()
@@ -39,5 +39,7 @@ class Command(BaseCommand):
             )
         gone = second_factor.reset(user, by=None)
         self.stdout.write(
-            f"The second factor of {name} was removed." if gone else f"{name} does not have a second factor."
+            f"The second factor of {name} was removed."
+            if gone
+            else f"{name} does not have a second factor."
         )

@@ -1,4 +1,5 @@
-"""``manage.py soloworker``: worker and clock in one process without a broker, while standard input stays open."""
+"""``manage.py soloworker``: worker and clock in one process without a broker, while standard input
+stays open."""
 
 from __future__ import annotations
 
@@ -36,15 +37,27 @@ class Command(BaseCommand):
             )
         app.conf.broker_transport_options = {"polling_interval": 0.05}
         with lasting():
-            # Before there are threads: of clock and worker, the second would not wait for what the first still imports.
+            # Before there are threads: of clock and worker, the second would not wait for what the
+            # first still imports.
             app.loader.import_default_modules()
         threading.Thread(target=_listen, args=(app,), name="stdin", daemon=True).start()
         clock: Any = EmbeddedService(app, thread=True, scheduler_cls=app.conf.beat_scheduler)
         clock.start()
         app.worker_main(
-            ["--quiet", "worker", "--pool", "threads", "--concurrency", "4", "--without-mingle", "--without-gossip",
-             "--without-heartbeat", "--hostname", f"solo-{os.getpid()}@%h"]
-        )  # fmt: skip
+            [
+                "--quiet",
+                "worker",
+                "--pool",
+                "threads",
+                "--concurrency",
+                "4",
+                "--without-mingle",
+                "--without-gossip",
+                "--without-heartbeat",
+                "--hostname",
+                f"solo-{os.getpid()}@%h",
+            ]
+        )
 
 
 def _listen(app: Celery) -> None:

@@ -19,26 +19,34 @@ from mcpregistry.services.records import audit
 def save_agent(*, agent: Agent, actor: str, rights: Rights = no_rights) -> Agent:
     """Create or change an agent. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
     before = take_current(agent)
-    if not isinstance(agent.capabilities, list) or not all(isinstance(c, str) for c in agent.capabilities):
+    if not isinstance(agent.capabilities, list) or not all(
+        isinstance(c, str) for c in agent.capabilities
+    ):
         raise ConfigInvalid(
-            "Capabilities must be a list of names.", remedy=error_texts.use("a list", '["mcp_integration"]')
+            "Capabilities must be a list of names.",
+            remedy=error_texts.use("a list", '["mcp_integration"]'),
         )
     check_capabilities(agent.capabilities)
     check_rule_inputs(agent, before, rights=rights)
     kind = "agent.created" if agent._state.adding else "agent.changed"
     save_checked(agent)
-    audit.record(kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities)
+    audit.record(
+        kind=kind, actor=actor, subject=f"agent:{agent.slug}", capabilities=agent.capabilities
+    )
     return agent
 
 
 @transaction.atomic
 def save_endpoint(*, endpoint: Endpoint, actor: str, rights: Rights = no_rights) -> Endpoint:
-    """Create or change an endpoint. Raises ``ConfigInvalid``, and Denied as ``check_rule_inputs``."""
+    """Create or change an endpoint. Raises ``ConfigInvalid``, and Denied as
+    ``check_rule_inputs``."""
     before = take_current(endpoint)
     check_rule_inputs(endpoint, before, rights=rights)
     kind = "endpoint.created" if endpoint._state.adding else "endpoint.changed"
     save_checked(endpoint)
-    audit.record(kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style)
+    audit.record(
+        kind=kind, actor=actor, subject=f"endpoint:{endpoint.slug}", naming=endpoint.naming_style
+    )
     return endpoint
 
 

@@ -28,41 +28,56 @@ def save_grant(*, grant: Grant, actor: str, user: User | None = None) -> Grant:
 
 @transaction.atomic
 def save_all(rows: Iterable[Grant], *, actor: str, user: User | None = None) -> int:
-    """Save new grants, all or none; returns how many. The page *Who can call what* gives those that were ticked."""
+    """Save new grants, all or none; returns how many. The page *Who can call what* gives those that
+    were ticked."""
     return len([save_grant(grant=row, actor=actor, user=user) for row in rows])
 
 
 @transaction.atomic
 def withdraw_grant(*, grant: Grant, actor: str) -> None:
     """Withdraw a grant; it ends in every process within a second."""
-    audit.record(kind="grant.withdrawn", actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))
+    audit.record(
+        kind="grant.withdrawn", actor=actor, subject=f"grant:{grant}", **_grant_facts(grant)
+    )
     grant.delete()
 
 
-def grant(*, agent: Agent, actor: str, server: Server | None = None, tool: Tool | None = None) -> Grant:
+def grant(
+    *, agent: Agent, actor: str, server: Server | None = None, tool: Tool | None = None
+) -> Grant:
     """Let an agent use a server's tools, or one tool; the same grant is not made twice."""
-    rows = Grant.objects.filter(agent=agent, server=server, tool=tool, argument_pins={}, expires_at=None, uri="")
+    rows = Grant.objects.filter(
+        agent=agent, server=server, tool=tool, argument_pins={}, expires_at=None, uri=""
+    )
     existing = (rows.filter(kind=TOOL) if server else rows).first()
     return existing or save_grant(grant=Grant(agent=agent, server=server, tool=tool), actor=actor)
 
 
 @transaction.atomic
 def grant_tools(wanted: Iterable[tuple[Agent, Tool, str]]) -> None:
-    """Let agents use single tools; each with the actor who says so. In a few queries, however many."""
+    """Let agents use single tools; each with the actor who says so. In a few queries, however
+    many."""
     pairs = {(agent.pk, tool.pk): (agent, tool, actor) for agent, tool, actor in wanted}
     if not pairs:
         return
     there = Grant.objects.filter(
-        agent__in={agent for agent, _ in pairs}, tool__in={tool for _, tool in pairs}, argument_pins={}, expires_at=None,
+        agent__in={agent for agent, _ in pairs},
+        tool__in={tool for _, tool in pairs},
+        argument_pins={},
+        expires_at=None,
         uri="",
-    )  # fmt: skip
+    )
     missing = pairs.keys() - set(there.values_list("agent_id", "tool_id"))
-    new = [Grant(agent=agent, tool=tool) for key, (agent, tool, _) in pairs.items() if key in missing]
+    new = [
+        Grant(agent=agent, tool=tool) for key, (agent, tool, _) in pairs.items() if key in missing
+    ]
     bulk_create_with_history(new, Grant)
     with audit.together():
         for row in new:
             actor = pairs[row.agent_id, row.tool_id][2]  # type: ignore[index]  # both are set
-            audit.record(kind="grant.created", actor=actor, subject=f"grant:{row}", **_grant_facts(row))
+            audit.record(
+                kind="grant.created", actor=actor, subject=f"grant:{row}", **_grant_facts(row)
+            )
 
 
 def _grant_facts(grant: Grant) -> dict[str, Any]:

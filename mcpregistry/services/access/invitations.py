@@ -1,4 +1,5 @@
-"""Inviting people: a link that works once, for a time, and gives one role. Only its hash is kept."""
+"""Inviting people: a link that works once, for a time, and gives one role. Only its hash is
+kept."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from mcpregistry.services.records import audit
 
 PREFIX = "sli_"
 DEFAULT_LIFE = timedelta(days=7)
-MAY_INVITE = ("auth.add_user", "auth.change_user")  # a link gives a role, so it needs what giving one needs
+# a link gives a role, so it needs what giving one needs
+MAY_INVITE = ("auth.add_user", "auth.change_user")
 _GONE = NotFound(
     "This invitation does not work.",
     remedy="It was used or revoked, or it has expired. Ask the user who invited you for another link.",
@@ -29,21 +31,33 @@ _GONE = NotFound(
 
 
 @transaction.atomic
-def invite(*, name: str, role: str, by: User, life: timedelta = DEFAULT_LIFE) -> tuple[Invitation, str]:
+def invite(
+    *, name: str, role: str, by: User, life: timedelta = DEFAULT_LIFE
+) -> tuple[Invitation, str]:
     """A new invitation and its text, which is never seen again."""
     raw = PREFIX + secrets.token_urlsafe(32)
     ends = timezone.now() + life
-    invitation = Invitation(name=name, role=role, hash=token_hash(raw), created_by=by, expires_at=ends)
+    invitation = Invitation(
+        name=name, role=role, hash=token_hash(raw), created_by=by, expires_at=ends
+    )
     save_checked(invitation)
     actor = f"user:{by.get_username()}"
-    audit.record(kind="invitation.made", actor=actor, subject=_subject(invitation), role=role, ends=ends.isoformat())
+    audit.record(
+        kind="invitation.made",
+        actor=actor,
+        subject=_subject(invitation),
+        role=role,
+        ends=ends.isoformat(),
+    )
     return invitation, raw
 
 
 def find(raw: str) -> Invitation | None:
     """The invitation with this text, as long as it works."""
     invitation = _find_open(raw)
-    return invitation if invitation is not None and _may_still_invite(invitation.created_by) else None
+    return (
+        invitation if invitation is not None and _may_still_invite(invitation.created_by) else None
+    )
 
 
 def _find_open(raw: str) -> Invitation | None:
@@ -58,7 +72,8 @@ def _may_still_invite(inviter: User | None) -> bool:
 
 @transaction.atomic
 def accept(*, raw: str, username: str, password: str) -> User:
-    """Make the account. Of two who use a link at once, one gets in; what is wrong with a name or password leaves it whole."""
+    """Make the account. Of two who use a link at once, one gets in; what is wrong with a name or
+    password leaves it whole."""
     invitation = _find_open(raw)
     if invitation is None:
         raise _GONE
@@ -69,14 +84,18 @@ def accept(*, raw: str, username: str, password: str) -> User:
         )
     user = _account(username, password)
     now = timezone.now()
-    won = Invitation.objects.filter(pk=invitation.pk, used_at=None, revoked_at=None, expires_at__gt=now)
+    won = Invitation.objects.filter(
+        pk=invitation.pk, used_at=None, revoked_at=None, expires_at__gt=now
+    )
     if not won.update(used_at=now):
         raise _GONE
     save_checked(user)
     roles.give(user=user, role=invitation.role)
     Invitation.objects.filter(pk=invitation.pk).update(used_by=user)
     actor = f"user:{user.get_username()}"
-    audit.record(kind="invitation.used", actor=actor, subject=_subject(invitation), role=invitation.role)
+    audit.record(
+        kind="invitation.used", actor=actor, subject=_subject(invitation), role=invitation.role
+    )
     return user
 
 

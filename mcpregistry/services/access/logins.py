@@ -1,11 +1,13 @@
-"""Log-ins with a password: counted before the password is looked at, slowed, and told to the audit log.
+"""Log-ins with a password: counted before the password is looked at, slowed, and told to the audit
+log.
 
-An account is locked for one place, then for the network around it, so nobody locks a person out from elsewhere. Beyond
-``OF_ALL`` attempts from all networks, attempts at the account are not refused but looked at one after another, one in
-``PACE``: a right password still gets in, and the number of guesses stays bounded. This does not concern networks from
-which that person has logged in before. A browser in which that person has logged in
-before carries a mark, and counts as a place of its own: whoever guesses beside it, also behind one proxy, does not lock it.
-A place from which many accounts are tried is locked for all of them, such browsers excepted.
+An account is locked for one place, then for the network around it, so nobody locks a person out
+from elsewhere. Beyond ``OF_ALL`` attempts from all networks, attempts at the account are not
+refused but looked at one after another, one in ``PACE``: a right password still gets in, and the
+number of guesses stays bounded. This does not concern networks from which that person has logged in
+before. A browser in which that person has logged in before carries a mark, and counts as a place of
+its own: whoever guesses beside it, also behind one proxy, does not lock it. A place from which many
+accounts are tried is locked for all of them, such browsers excepted.
 """
 
 from __future__ import annotations
@@ -32,18 +34,26 @@ from mcpregistry.services.records import audit
 log = structlog.get_logger(__name__)
 
 PERIOD = timedelta(minutes=15)  # in which attempts are counted, and for which a lock lasts
-OF_ACCOUNT, OF_PLACE = 5, 50  # attempts at one account from one place; wrong ones at all accounts from one place
-OF_NETWORK, OF_ALL = 20, 40  # attempts at one account from one network; from everywhere, until they are paced
+# attempts at one account from one place; wrong ones at all accounts from one place
+OF_ACCOUNT = 5
+OF_PLACE = 50
+# attempts at one account from one network; from everywhere, until they are paced
+OF_NETWORK = 20
+OF_ALL = 40
 PACE = timedelta(seconds=5)  # between two paced attempts at one account
-LONGEST_WAIT = timedelta(seconds=50)  # of a paced attempt; proxies give up on requests after a minute
+# of a paced attempt; proxies give up on requests after a minute
+LONGEST_WAIT = timedelta(seconds=50)
 _WAITING = threading.BoundedSemaphore(32)  # attempts that wait in this process: each keeps a thread
-MARK, MARK_AGE = "slipsnisse-known", 180 * 24 * 3600  # the cookie of a browser that a person has used, in seconds
+# the cookie of a browser that a person has used, in seconds
+MARK = "slipsnisse-known"
+MARK_AGE = 180 * 24 * 3600
 _SALT = "slipsnisse.known-browser"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Somebody tries to log in. ``place`` as in ``domain.addresses``; ``mark`` is the cookie MARK, if there is one."""
+    """Somebody tries to log in. ``place`` as in ``domain.addresses``; ``mark`` is the cookie MARK,
+    if there is one."""
 
     account: str
     place: str
@@ -81,42 +91,53 @@ class Attempt:
         return digest("place", self.place)
 
     def begin(self, now: datetime | None = None) -> datetime | None:
-        """Count the attempt before the password is looked at. None: continue. Otherwise until when nothing is looked at.
+        """Count the attempt before the password is looked at. None: continue. Otherwise until when
+        nothing is looked at.
 
         Waits up to ``LONGEST_WAIT`` where attempts at this account are paced.
 
-        Counted first, or as many as like could try at once. What is locked at a narrower place is not counted further, so
-        one place alone never locks an account elsewhere.
+        Counted first, or as many as like could try at once. What is locked at a narrower place is
+        not counted further, so one place alone never locks an account elsewhere.
         """
         now = now or database_now()
         if not self.known and (until := _locked(self._here, now)):
             return until
-        if until := next(filter(None, (_counted(key, most, now) for key, most in self._counts)), None):
+        if until := next(
+            filter(None, (_counted(key, most, now) for key, most in self._counts)), None
+        ):
             return until
-        if self.known or LoginAttempts.objects.filter(key=self._around, known_until__gt=now).exists():
+        if (
+            self.known
+            or LoginAttempts.objects.filter(key=self._around, known_until__gt=now).exists()
+        ):
             return None
         return self._wait_for_turn(now)
 
     def _wait_for_turn(self, now: datetime) -> datetime | None:
-        """Wait for the turn of this attempt, if attempts at this account are paced. Otherwise until when it is refused."""
+        """Wait for the turn of this attempt, if attempts at this account are paced. Otherwise until
+        when it is refused."""
         turn, until = self._take_turn(now)
         if until is None and turn > now:
             until = _sleep_until(turn, now)
         if until is not None:  # it was not looked at, so it does not count
-            counted = LoginAttempts.objects.filter(key__in=[key for key, _ in self._counts], count__gt=0)
+            counted = LoginAttempts.objects.filter(
+                key__in=[key for key, _ in self._counts], count__gt=0
+            )
             counted.update(count=F("count") - 1, locked_until=None)
         return until
 
     @transaction.atomic
     def _take_turn(self, now: datetime) -> tuple[datetime, datetime | None]:
-        """When this attempt is looked at, or until when it is refused. Only one attempt of each network waits at a time,
-        so that nobody who has few networks can fill the queue.
+        """When this attempt is looked at, or until when it is refused. Only one attempt of each
+        network waits at a time, so that nobody who has few networks can fill the queue.
         """
         row = _row_of(self._everywhere, now)
         if row.began_at < now - PERIOD:
-            row.count, row.began_at = 0, now
+            row.count = 0
+            row.began_at = now
         row.count += 1
-        turn, until = now, None
+        turn = now
+        until = None
         if row.count > OF_ALL:
             around = _row_of(self._around, now)
             turn = max(now, row.next_at or now)
@@ -125,13 +146,15 @@ class Attempt:
             elif turn - now > LONGEST_WAIT:
                 until = max(turn - LONGEST_WAIT, now + PACE)
             else:
-                row.next_at, around.next_at = turn + PACE, turn
+                row.next_at = turn + PACE
+                around.next_at = turn
                 around.save(update_fields=["next_at"])
         row.save(update_fields=["count", "began_at", "next_at"])
         return turn, until
 
     def failed(self, now: datetime | None = None, *, step: str = "") -> datetime | None:
-        """The password was wrong, or the code of the second ``step``. Until when this account is locked here, if it is so now."""
+        """The password was wrong, or the code of the second ``step``. Until when this account is
+        locked here, if it is so now."""
         now = now or database_now()
         with transaction.atomic():
             _counted(self._here, OF_PLACE, now)
@@ -143,8 +166,8 @@ class Attempt:
         return until
 
     def succeeded(self) -> None:
-        """The password was right: wrong ones before it at this place are forgotten; those elsewhere and at other accounts
-        are not, and this one does not count.
+        """The password was right: wrong ones before it at this place are forgotten; those elsewhere
+        and at other accounts are not, and this one does not count.
         """
         now = database_now()
         LoginAttempts.objects.filter(key=self._own).delete()
@@ -152,7 +175,9 @@ class Attempt:
         LoginAttempts.objects.filter(key__in=wider, count__gt=0).update(count=F("count") - 1)
         with transaction.atomic():
             _row_of(self._around, now)
-            LoginAttempts.objects.filter(key=self._around).update(known_until=now + timedelta(seconds=MARK_AGE))
+            LoginAttempts.objects.filter(key=self._around).update(
+                known_until=now + timedelta(seconds=MARK_AGE)
+            )
 
     def _note(self, kind: str, **facts: str) -> None:
         who = shown(self.account)
@@ -161,7 +186,8 @@ class Attempt:
 
 
 def _sleep_until(turn: datetime, now: datetime) -> datetime | None:
-    """Wait without keeping a connection of the database. Returns ``turn`` instead if too many attempts wait here already."""
+    """Wait without keeping a connection of the database. Returns ``turn`` instead if too many
+    attempts wait here already."""
     if not _WAITING.acquire(blocking=False):
         return turn
     try:
@@ -179,7 +205,8 @@ def mark_for(account: str) -> str:
 
 
 def shown(account: str) -> str:
-    """The name of an account that there is; of any other only its beginning, since it may be a password."""
+    """The name of an account that there is; of any other only its beginning, since it may be a
+    password."""
     if User.objects.filter(username=account).exists():
         return printable(account, 150)
     return f"{printable(account[:2])}… ({len(account)} characters, no account)"
@@ -192,12 +219,15 @@ def _locked(key: str, now: datetime) -> datetime | None:
 
 @transaction.atomic
 def _counted(key: str, most: int, now: datetime) -> datetime | None:
-    """One more. Returns until when the key is locked, if it was so before; the lock that this one brings is for the next."""
+    """One more. Returns until when the key is locked, if it was so before; the lock that this one
+    brings is for the next."""
     row = _row_of(key, now)
     if row.locked_until is not None and row.locked_until > now:
         return row.locked_until
     if row.locked_until is not None or row.began_at < now - PERIOD:
-        row.count, row.began_at, row.locked_until = 0, now, None
+        row.count = 0
+        row.began_at = now
+        row.locked_until = None
     row.count += 1
     row.locked_until = now + PERIOD if row.count >= most else None
     row.save()
@@ -205,9 +235,12 @@ def _counted(key: str, most: int, now: datetime) -> datetime | None:
 
 
 def _row_of(key: str, now: datetime) -> LoginAttempts:
-    """The key's row, locked; made if there is none, and again if a log-in beside this one deletes it in between."""
+    """The key's row, locked; made if there is none, and again if a log-in beside this one deletes
+    it in between."""
     while True:
-        LoginAttempts.objects.bulk_create([LoginAttempts(key=key, began_at=now)], ignore_conflicts=True)
+        LoginAttempts.objects.bulk_create(
+            [LoginAttempts(key=key, began_at=now)], ignore_conflicts=True
+        )
         row = LoginAttempts.objects.select_for_update().filter(key=key).first()
         if row is not None:
             return row

@@ -1,9 +1,11 @@
-"""What happens to people's accounts, roles and permissions, told to the audit log wherever it was done.
+"""What happens to people's accounts, roles and permissions, told to the audit log wherever it was
+done.
 
 A new password revokes the person's tokens.
 
-By signals, since Django's own pages, commands and shells write these records: whoever asked is known from the request,
-and is "system" where there is none. No password and no hash of one is ever said.
+By signals, since Django's own pages, commands and shells write these records: whoever asked is
+known from the request, and is "system" where there is none. No password and no hash of one is ever
+said.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from mcpregistry.services.records import audit
 
 _FACTS = ("username", "email", "is_active", "is_staff", "is_superuser")
 _BEFORE = "_slipsnisse_before"
-_ADDED, _REMOVED = {"post_add"}, {"post_remove", "pre_clear"}
+_ADDED = {"post_add"}
+_REMOVED = {"post_remove", "pre_clear"}
 
 
 def listen() -> None:
@@ -59,13 +62,16 @@ def _subject(about: Model) -> str:
 
 def _remember(sender: type[User], instance: User, raw: bool, update_fields: Any, **_: Any) -> None:
     wanted = {*_FACTS, "password"}
-    if raw or (update_fields is not None and not wanted & set(update_fields)):  # the time of a log-in, for one
+    # the time of a log-in, for one
+    if raw or (update_fields is not None and not wanted & set(update_fields)):
         setattr(instance, _BEFORE, instance)
         return
     setattr(instance, _BEFORE, User.objects.filter(pk=instance.pk).first() if instance.pk else None)
 
 
-def _user_saved(sender: type[User], instance: User, created: bool, update_fields: Any, **_: Any) -> None:
+def _user_saved(
+    sender: type[User], instance: User, created: bool, update_fields: Any, **_: Any
+) -> None:
     before = instance.__dict__.pop(_BEFORE, None)
     if before is instance:
         return
@@ -88,16 +94,21 @@ def _user_saved(sender: type[User], instance: User, created: bool, update_fields
 
 
 def _rename_authors(old: str, new: str) -> None:
-    """Whoever has changed a launch stays known as its author under a new user name, and does not confirm it as another."""
+    """Whoever has changed a launch stays known as its author under a new user name, and does not
+    confirm it as another."""
     for server in Server.objects.filter(launch_by__isnull=False).order_by("pk"):
-        authors = [f"user:{new}" if author == f"user:{old}" else author for author in server.launch_by or ()]
+        authors = [
+            f"user:{new}" if author == f"user:{old}" else author
+            for author in server.launch_by or ()
+        ]
         if authors != server.launch_by:
             Server.objects.filter(pk=server.pk).update(launch_by=authors)
 
 
 def _is_hashed_anew(user: User, update_fields: Any) -> bool:
-    """Whether Django itself stores the password that somebody has just logged in with, since its way of hashing has changed:
-    it forgets the clear text before, which a new password has until it is stored (``AbstractBaseUser.check_password``)."""
+    """Whether Django itself stores the password that somebody has just logged in with, since its
+    way of hashing has changed: it forgets the clear text before, which a new password has until it
+    is stored (``AbstractBaseUser.check_password``)."""
     alone = update_fields is not None and set(update_fields) == {"password"}
     return alone and getattr(user, "_password", None) is None and user.has_usable_password()
 
@@ -117,9 +128,17 @@ def _deleted(sender: type[Model], instance: Model, **_: Any) -> None:
 
 
 def _members_changed(
-    sender: type[Model], *, instance: Model, action: str, reverse: bool, model: type[Model], pk_set: Any, **_: Any
+    sender: type[Model],
+    *,
+    instance: Model,
+    action: str,
+    reverse: bool,
+    model: type[Model],
+    pk_set: Any,
+    **_: Any,
 ) -> None:
-    """Roles of a person, permissions of a person or a group; from whichever side they were changed."""
+    """Roles of a person, permissions of a person or a group; from whichever side they were
+    changed."""
     if action not in _ADDED | _REMOVED or pk_set == set():
         return
     others = _others(sender, instance, model, pk_set, reverse=reverse)
@@ -128,16 +147,22 @@ def _members_changed(
     for holder, what in pairs:
         if what:
             kind = "permissions" if isinstance(what[0], Permission) else "roles"
-            _note(f"{holder._meta.model_name}.{kind}_{verb}", holder, **{kind: sorted(_named(each) for each in what)})
+            _note(
+                f"{holder._meta.model_name}.{kind}_{verb}",
+                holder,
+                **{kind: sorted(_named(each) for each in what)},
+            )
 
 
 def _others(sender: Any, instance: Model, model: Any, pk_set: Any, *, reverse: bool) -> list[Any]:
     there = model._default_manager.all()
     if model is Permission:
-        there = there.select_related("content_type")  # half of its name: a new site's roles have hundreds
+        # half of its name: a new site's roles have hundreds
+        there = there.select_related("content_type")
     if pk_set is not None:
         return list(there.filter(pk__in=pk_set))
-    mine, theirs = _column(sender, type(instance)), _column(sender, model)
+    mine = _column(sender, type(instance))
+    theirs = _column(sender, model)
     found = sender._default_manager.filter(**{mine: instance}).values_list(theirs, flat=True)
     return list(there.filter(pk__in=list(found)))
 
@@ -162,7 +187,11 @@ def _logged_out(sender: Any, request: HttpRequest | None, user: User | None, **_
 
 
 def _visited(kind: str, request: HttpRequest | None, user: User) -> None:
-    if request is None or request.method is None:  # a session that no request has made: a script's, a test's
+    # a session that no request has made: a script's, a test's
+    if request is None or request.method is None:
         return
-    who, where = f"user:{user.get_username()}", place(request.META.get("REMOTE_ADDR", ""))
-    audit.record(kind=kind, actor=who, subject=f"login:{printable(user.get_username(), 150)}", place=where)
+    who = f"user:{user.get_username()}"
+    where = place(request.META.get("REMOTE_ADDR", ""))
+    audit.record(
+        kind=kind, actor=who, subject=f"login:{printable(user.get_username(), 150)}", place=where
+    )

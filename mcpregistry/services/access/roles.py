@@ -5,13 +5,20 @@ from __future__ import annotations
 from django.contrib.auth.models import Group, Permission, User
 from django.db.models import Q, QuerySet
 
-VIEWER, OPERATOR, APPROVER, ADMIN = "viewer", "operator", "approver", "admin"
+VIEWER = "viewer"
+OPERATOR = "operator"
+APPROVER = "approver"
+ADMIN = "admin"
 ROLES = (VIEWER, OPERATOR, APPROVER, ADMIN)
 
 DECIDE = "mcpregistry.decide_approval"  # the permission to decide on held calls
 
 _OPERATOR = {
-    *(f"{verb}_{model}" for verb in ("add", "change", "delete") for model in ("server", "endpoint")),
+    *(
+        f"{verb}_{model}"
+        for verb in ("add", "change", "delete")
+        for model in ("server", "endpoint")
+    ),
     "change_tool",
     "call_tool",
     "test_server",
@@ -49,8 +56,8 @@ def install_roles() -> None:
 
 
 def _role(name: str) -> Group:
-    """One of the four; made, where it is not there. It leaves no version: the release says what these may do, and a database
-    on its way to this release has no table of versions yet."""
+    """One of the four; made, where it is not there. It leaves no version: the release says what
+    these may do, and a database on its way to this release has no table of versions yet."""
     found = Group.objects.filter(name=name).first()
     group = found or Group(name=name)
     group.skip_history_when_saving = True  # type: ignore[attr-defined]
@@ -63,7 +70,9 @@ def approvers(group: Group | None) -> QuerySet[User]:
     """Everybody who could decide: active, with the permission, and in the group if one is named."""
     app, codename = DECIDE.split(".")
     own = Q(user_permissions__codename=codename, user_permissions__content_type__app_label=app)
-    by_group = Q(groups__permissions__codename=codename, groups__permissions__content_type__app_label=app)
+    by_group = Q(
+        groups__permissions__codename=codename, groups__permissions__content_type__app_label=app
+    )
     people = User.objects.filter(own | by_group | Q(is_superuser=True), is_active=True)
     if group is not None:
         people = people.filter(pk__in=group.user_set.values("pk"))

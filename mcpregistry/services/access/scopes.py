@@ -1,8 +1,10 @@
-"""Where a secret may go is part of the secret: which servers and providers a credential or a variable may be filled into.
+"""Where a secret may go is part of the secret: which servers and providers a credential or a
+variable may be filled into.
 
-A place is ``server:SLUG`` or ``provider:SLUG``. A credential has its scope itself, the variables of SLIPSNISSE_PASS_ENV
-have theirs in the site's configuration; only whoever may change that (role admin) sets either. Looked at when a
-server or provider is saved, and again whenever a value is filled in.
+A place is ``server:SLUG`` or ``provider:SLUG``. A credential has its scope itself, the variables of
+SLIPSNISSE_PASS_ENV have theirs in the site's configuration; only whoever may change that (role
+admin) sets either. Looked at when a server or provider is saved, and again whenever a value is
+filled in.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _vouched: ContextVar[bool] = ContextVar("variables_are_vouched_for", default=Fal
 def check_scope(texts: Iterable[str], place: str) -> None:
     """Raises ConfigInvalid when these texts of ``place`` name a secret that may not go there.
 
-    A credential that is not there yet, and a variable that the site does not pass on, are nothing that could go anywhere.
+    A credential that is not there yet, and a variable that the site does not pass on, are nothing
+    that could go anywhere.
     """
     texts = list(texts)
     names = credentials_named(texts)
@@ -40,7 +43,9 @@ def check_scope(texts: Iterable[str], place: str) -> None:
     scope = Configuration.load().variable_scope
     for name in sorted(passed):
         if place not in scope.get(name, ()):
-            raise _out_of_scope(f"variable {name}", place, "under Configuration, Scope of variables")
+            raise _out_of_scope(
+                f"variable {name}", place, "under Configuration, Scope of variables"
+            )
 
 
 def _out_of_scope(secret: str, place: str, where: str) -> ConfigInvalid:
@@ -53,8 +58,9 @@ def _out_of_scope(secret: str, place: str, where: str) -> ConfigInvalid:
 
 @contextmanager
 def vouched() -> Iterator[None]:
-    """Variables that a file names are not looked up in scopes while it is imported: whoever starts a process with it
-    has put them into that process' own environment. ``grant_variables`` then writes down which go where.
+    """Variables that a file names are not looked up in scopes while it is imported: whoever starts
+    a process with it has put them into that process' own environment. ``grant_variables`` then
+    writes down which go where.
     """
     token = _vouched.set(True)
     try:
@@ -65,7 +71,8 @@ def vouched() -> Iterator[None]:
 
 @transaction.atomic
 def grant_variables(texts: Iterable[str], place: str, actor: str) -> None:
-    """Let the variables that these texts name go to ``place``; for a file that somebody has vouched for."""
+    """Let the variables that these texts name go to ``place``; for a file that somebody has vouched
+    for."""
     names = variables_named(texts)
     if not names:
         return
@@ -81,7 +88,8 @@ def grant_variables(texts: Iterable[str], place: str, actor: str) -> None:
 
 @transaction.atomic
 def moved(old: str, new: str = "") -> None:
-    """A server or provider has got another name, or is gone (``new`` empty): what was let go to it goes along, or ends."""
+    """A server or provider has got another name, or is gone (``new`` empty): what was let go to it
+    goes along, or ends."""
     for row in Credential.objects.select_for_update().order_by("pk"):
         if old in row.scope:
             row.scope = _replaced(row.scope, old, new)
@@ -89,7 +97,9 @@ def moved(old: str, new: str = "") -> None:
     configuration = Configuration.locked()
     scope: dict[str, Any] = configuration.variable_scope
     if any(old in places for places in scope.values()):
-        configuration.variable_scope = {name: _replaced(places, old, new) for name, places in scope.items()}
+        configuration.variable_scope = {
+            name: _replaced(places, old, new) for name, places in scope.items()
+        }
         configuration.save(update_fields=["variable_scope"])
 
 

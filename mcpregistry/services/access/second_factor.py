@@ -1,7 +1,9 @@
-"""The second factor of people: codes that change every 30 seconds (TOTP, RFC 6238), and recovery codes.
+"""The second factor of people: codes that change every 30 seconds (TOTP, RFC 6238), and recovery
+codes.
 
-Whoever has set one up logs in with password and code. A role can be made to need one (``Configuration``): its people are
-led to the set-up page, and see nothing else until they have done it. Tokens of the REST API are no log-ins.
+Whoever has set one up logs in with password and code. A role can be made to need one
+(``Configuration``): its people are led to the set-up page, and see nothing else until they have
+done it. Tokens of the REST API are no log-ins.
 """
 
 from __future__ import annotations
@@ -25,32 +27,43 @@ from mcpregistry.models.sealing import one_time_codes
 from mcpregistry.services.access.roles import ADMIN
 from mcpregistry.services.records import audit
 
-STEP, DRIFT = 30, 1  # seconds; steps that a clock may be off, before and after
-_CODES, _CODE_BYTES, _SECRET_BYTES = 10, 10, 20
+# seconds; steps that a clock may be off, before and after
+STEP = 30
+DRIFT = 1
+_CODES = 10
+_CODE_BYTES = 10
+_SECRET_BYTES = 20
 _ISSUER = "Slipsnisse"
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a person's second factor means for their session: its ``uid`` if there is one, whether it is needed."""
+    """What a person's second factor means for their session: its ``uid`` if there is one, whether
+    it is needed."""
 
     uid: str
     required: bool
 
     def passed_by(self, seen: object) -> bool:
-        """Whether a session that has shown the factor ``seen`` is the person's: with another one it began elsewhere."""
+        """Whether a session that has shown the factor ``seen`` is the person's: with another one it
+        began elsewhere."""
         return seen == self.uid if self.uid else not self.required
 
 
 def people() -> QuerySet[User]:
-    """Accounts with what ``standing_of`` reads of them, so that it asks no more of a session that is read anyway."""
+    """Accounts with what ``standing_of`` reads of them, so that it asks no more of a session that
+    is read anyway."""
     needing = Subquery(Configuration.objects.filter(id=1).values("second_factor_roles")[:1])
-    factor = {"factor_uid": F("second_factor__uid"), "factor_since": F("second_factor__confirmed_at")}
+    factor = {
+        "factor_uid": F("second_factor__uid"),
+        "factor_since": F("second_factor__confirmed_at"),
+    }
     return User.objects.annotate(**factor, needing=needing)
 
 
 def standing_of(person: Any) -> Standing:
-    """Of one of ``people``. Their roles are asked for only where some need a factor. The superuser counts as an admin."""
+    """Of one of ``people``. Their roles are asked for only where some need a factor. The superuser
+    counts as an admin."""
     needing = set(person.needing or ())
     mine = {ADMIN} if person.is_superuser else set()
     mine |= set(person.groups.values_list("name", flat=True)) if needing else set()
@@ -63,10 +76,13 @@ def standing(user_id: int) -> Standing:
 
 
 def begin(user: User) -> SecondFactor:
-    """The factor that this person sets up; the same one as before until a code has confirmed it. Raises Conflict."""
+    """The factor that this person sets up; the same one as before until a code has confirmed it.
+    Raises Conflict."""
     factor = SecondFactor.objects.filter(user=user).first()
     if factor is not None and factor.confirmed_at:
-        raise Conflict("You already have a second factor.", remedy="Disable it first, with one of its codes.")
+        raise Conflict(
+            "You already have a second factor.", remedy="Disable it first, with one of its codes."
+        )
     if factor is None:
         factor = SecondFactor(user=user)
         factor.secret = base64.b32encode(secrets.token_bytes(_SECRET_BYTES)).decode()
@@ -85,7 +101,8 @@ def address(factor: SecondFactor) -> str:
 
 @transaction.atomic
 def confirm(user: User, code: str) -> list[str] | None:
-    """Switch the factor on that the person has set up, if the code is right. Returns the recovery codes, shown once."""
+    """Switch the factor on that the person has set up, if the code is right. Returns the recovery
+    codes, shown once."""
     factor = SecondFactor.objects.select_for_update().filter(user=user, confirmed_at=None).first()
     if factor is None or not _is_new_code(factor, code):
         return None
@@ -96,8 +113,13 @@ def confirm(user: User, code: str) -> list[str] | None:
 
 @transaction.atomic
 def accepts(user: User, code: str) -> bool:
-    """Whether this code is the person's second factor now. It is used up thereby, and works in no other process."""
-    factor = SecondFactor.objects.select_for_update().filter(user=user, confirmed_at__isnull=False).first()
+    """Whether this code is the person's second factor now. It is used up thereby, and works in no
+    other process."""
+    factor = (
+        SecondFactor.objects.select_for_update()
+        .filter(user=user, confirmed_at__isnull=False)
+        .first()
+    )
     if factor is None:
         return False
     if _is_new_code(factor, code):
@@ -119,7 +141,8 @@ def renew_codes(user: User) -> list[str]:
 
 @transaction.atomic
 def remove(user: User) -> None:
-    """Switch one's own factor off. The caller has asked for a code. Raises Conflict where the person's role needs it."""
+    """Switch one's own factor off. The caller has asked for a code. Raises Conflict where the
+    person's role needs it."""
     if standing(user.pk).required:
         raise Conflict(
             "You cannot disable your second factor: your role requires one.",
@@ -131,12 +154,17 @@ def remove(user: User) -> None:
 
 @transaction.atomic
 def reset(user: User, *, by: User | None) -> bool:
-    """Take the factor from somebody who has lost it; ``by`` nobody: whoever controls the machine. False: there was none.
+    """Take the factor from somebody who has lost it; ``by`` nobody: whoever controls the machine.
+    False: there was none.
 
-    Raises Conflict for one's own: whoever finds an open session must not get rid of it without a code.
+    Raises Conflict for one's own: whoever finds an open session must not get rid of it without a
+    code.
     """
     if by is not None and by.pk == user.pk:
-        raise Conflict("You cannot reset your own second factor.", remedy="Disable it on its page, with a code.")
+        raise Conflict(
+            "You cannot reset your own second factor.",
+            remedy="Disable it on its page, with a code.",
+        )
     gone, _ = SecondFactor.objects.filter(user=user).delete()
     if gone:
         _note("reset", user, by)
@@ -144,7 +172,8 @@ def reset(user: User, *, by: User | None) -> bool:
 
 
 def _is_new_code(factor: SecondFactor, code: str) -> bool:
-    """Right by the authenticator, within a step, and newer than the last one used. It is used up by compare-and-set."""
+    """Right by the authenticator, within a step, and newer than the last one used. It is used up by
+    compare-and-set."""
     step = int(database_now().timestamp()) // STEP
     typed = "".join(code.split()).encode()
     codes = one_time_codes(factor.secret)
@@ -156,8 +185,12 @@ def _is_new_code(factor: SecondFactor, code: str) -> bool:
 
 
 def _new_codes(factor: SecondFactor) -> list[str]:
-    codes = [base64.b32encode(secrets.token_bytes(_CODE_BYTES)).decode().lower() for _ in range(_CODES)]
-    RecoveryCode.objects.bulk_create(RecoveryCode(factor=factor, hash=_hash(factor, code)) for code in codes)
+    codes = [
+        base64.b32encode(secrets.token_bytes(_CODE_BYTES)).decode().lower() for _ in range(_CODES)
+    ]
+    RecoveryCode.objects.bulk_create(
+        RecoveryCode(factor=factor, hash=_hash(factor, code)) for code in codes
+    )
     return ["-".join(code[start : start + 4] for start in range(0, len(code), 4)) for code in codes]
 
 
@@ -168,5 +201,8 @@ def _hash(factor: SecondFactor, code: str) -> str:
 def _note(what: str, user: User, by: User | None, **facts: int) -> None:
     who = f"user:{by.get_username()}" if by else "system"
     audit.record(
-        kind=f"second_factor.{what}", actor=who, subject=f"user:{printable(user.get_username(), 150)}", **facts
+        kind=f"second_factor.{what}",
+        actor=who,
+        subject=f"user:{printable(user.get_username(), 150)}",
+        **facts,
     )

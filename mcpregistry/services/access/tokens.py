@@ -30,24 +30,43 @@ def token_hash(raw: str) -> str:
 
 @transaction.atomic
 def issue_token(
-    *, name: str, actor: str, agent: Agent | None = None, user: User | None = None, expires_at: datetime | None = None
+    *,
+    name: str,
+    actor: str,
+    agent: Agent | None = None,
+    user: User | None = None,
+    expires_at: datetime | None = None,
 ) -> tuple[Token, str]:
     """A new token and its text, which is never seen again. Lives 90 days unless told otherwise."""
     raw = PREFIX + secrets.token_urlsafe(32)
     expires_at = expires_at or timezone.now() + DEFAULT_LIFE
     if expires_at <= timezone.now():
-        raise ConfigInvalid("The expiry of the token is in the past.", remedy="Choose a later time.")
-    token = Token(agent=agent, user=user, name=name, prefix=raw[:12], hash=token_hash(raw), expires_at=expires_at)
+        raise ConfigInvalid(
+            "The expiry of the token is in the past.", remedy="Choose a later time."
+        )
+    token = Token(
+        agent=agent,
+        user=user,
+        name=name,
+        prefix=raw[:12],
+        hash=token_hash(raw),
+        expires_at=expires_at,
+    )
     save_checked(token)
     audit.record(
-        kind="token.issued", actor=actor, subject=_holder(token), prefix=token.prefix, expires=expires_at.isoformat()
+        kind="token.issued",
+        actor=actor,
+        subject=_holder(token),
+        prefix=token.prefix,
+        expires=expires_at.isoformat(),
     )
     return token, raw
 
 
 @transaction.atomic
 def revoke_token(*, token: Token, actor: str) -> None:
-    """Revoke a token; it stops working in every process within a second. One that is revoked stays as it is."""
+    """Revoke a token; it stops working in every process within a second. One that is revoked stays
+    as it is."""
     if Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
         audit.record(kind="token.revoked", actor=actor, subject=_holder(token), prefix=token.prefix)
 
@@ -63,28 +82,35 @@ def find_token(raw: str) -> Token | None:
     live = Token.objects.filter(hash=token_hash(raw), revoked_at__isnull=True)
     live = live.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()))
     token = live.select_related("agent", "user").first()
-    owner_active = token and (token.agent.enabled if token.agent else token.user and token.user.is_active)
+    owner_active = token and (
+        token.agent.enabled if token.agent else token.user and token.user.is_active
+    )
     return token if owner_active else None
 
 
 def note_uses(hashes: Collection[str]) -> None:
     """These tokens, by their hashes, have just been used."""
-    waiting, now = sorted(hashes), timezone.now()
+    waiting = sorted(hashes)
+    now = timezone.now()
     for start in range(0, len(waiting), _AT_ONCE):
         Token.objects.filter(hash__in=waiting[start : start + _AT_ONCE]).update(last_used_at=now)
 
 
 @transaction.atomic
-def rotate_token(*, token: Token, actor: str, overlap: timedelta = timedelta(days=1)) -> tuple[Token, str]:
-    """A new token like this one, for as long as it was made for; this one works until the overlap is over, and has no
-    second successor. See ``issue_token``.
+def rotate_token(
+    *, token: Token, actor: str, overlap: timedelta = timedelta(days=1)
+) -> tuple[Token, str]:
+    """A new token like this one, for as long as it was made for; this one works until the overlap
+    is over, and has no second successor. See ``issue_token``.
     """
     now = timezone.now()
     locked = Token.objects.select_for_update().get(pk=token.pk)
     if locked.revoked_at or (locked.expires_at and locked.expires_at <= now):
         raise ConfigInvalid("This token has expired or was revoked.", remedy="Issue another token.")
     if _has_successor(locked):
-        raise ConfigInvalid("This token was already rotated.", remedy="Rotate the token that replaced it.")
+        raise ConfigInvalid(
+            "This token was already rotated.", remedy="Rotate the token that replaced it."
+        )
     life = (locked.expires_at - locked.created_at) if locked.expires_at else DEFAULT_LIFE
     new, raw = issue_token(
         name=locked.name,
@@ -107,7 +133,8 @@ def rotate_token(*, token: Token, actor: str, overlap: timedelta = timedelta(day
 
 
 def _has_successor(token: Token) -> bool:
-    """Whether it was rotated, as the audit log says: its end is then that of the overlap, not of its life."""
+    """Whether it was rotated, as the audit log says: its end is then that of the overlap, not of
+    its life."""
     said = AuditEntry.objects.filter(kind="token.rotated", subject=plain(_holder(token), 200))
     return said.filter(body__contains=f'"prefix":"{token.prefix}"').exists()
 

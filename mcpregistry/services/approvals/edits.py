@@ -1,4 +1,5 @@
-"""What an approver may change of a held call: arguments that fit the pinned schema, and that the agent may use."""
+"""What an approver may change of a held call: arguments that fit the pinned schema, and that the
+agent may use."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from mcpregistry.services.configuration.snapshot import load_snapshot
 
 
 def find_misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseError | None:
-    """Why an edit does not fit the pinned schema. Found out before the transaction, which the schema's server could
-    otherwise make long; a call's definition never changes, so the answer stays right.
+    """Why an edit does not fit the pinned schema. Found out before the transaction, which the
+    schema's server could otherwise make long; a call's definition never changes, so the answer
+    stays right.
     """
     request = ApprovalRequest.objects.filter(pk=request_id).select_related("call").first()
     pinned = _pinned(request) if request is not None else None
@@ -28,7 +30,11 @@ def find_misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseErro
         return None
     try:
         kind = pinned.tool.kind
-        check_call(kind, repair_definition(kind, pinned.data).definition, json.loads(canonical_arguments(arguments)))
+        check_call(
+            kind,
+            repair_definition(kind, pinned.data).definition,
+            json.loads(canonical_arguments(arguments)),
+        )
     except SlipsnisseError as error:
         return error
     return None
@@ -51,20 +57,27 @@ def canonical_arguments(arguments: Mapping[str, Any]) -> str:
         ) from error
 
 
-def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: SlipsnisseError | None, now: datetime) -> None:
-    """Raise for an edit that does not fit the pinned schema, or reaches what the agent is not granted, or what the rules
-    deny or ask more about.
+def check(
+    request: ApprovalRequest,
+    arguments: dict[str, Any],
+    misfit: SlipsnisseError | None,
+    now: datetime,
+) -> None:
+    """Raise for an edit that does not fit the pinned schema, or reaches what the agent is not
+    granted, or what the rules deny or ask more about.
 
     ``misfit``: what ``find_misfit`` has found.
     """
-    call, pinned = request.call, _pinned(request)
+    call = request.call
+    pinned = _pinned(request)
     if pinned is None:
         raise Conflict("The tool does not exist any more.", remedy="Reject the call.")
     if misfit is not None:
         raise misfit
     snapshot = load_snapshot()
     tool = snapshot.offer(pinned.tool_id)
-    agent, endpoint = snapshot.agents.get(call.agent_slug), snapshot.endpoint_of_record(call.endpoint_slug)
+    agent = snapshot.agents.get(call.agent_slug)
+    endpoint = snapshot.endpoint_of_record(call.endpoint_slug)
     server = snapshot.servers.get(tool.server_id) if tool else None
     if tool is None or server is None or agent is None or endpoint is None:
         raise Conflict("The tool or the agent is disabled.", remedy="Reject the call.")
@@ -74,12 +87,21 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
             remedy="Use only arguments that the grants allow.",
         )
     question = Question(
-        agent, endpoint, server, tool, arguments,
-        expert=request.expert, now=now.timestamp(), origin=call.origin, host=request.host,
-    )  # fmt: skip
+        agent,
+        endpoint,
+        server,
+        tool,
+        arguments,
+        expert=request.expert,
+        now=now.timestamp(),
+        origin=call.origin,
+        host=request.host,
+    )
     decision = decide(snapshot.policy, question)
     if decision.outcome is Outcome.DENY:
-        raise Denied("A rule denies the call with these arguments.", remedy="Choose other arguments.")
+        raise Denied(
+            "A rule denies the call with these arguments.", remedy="Choose other arguments."
+        )
     if objection := find_objection(request, decision.terms):
         raise Denied(
             f"{objection[0].upper()}{objection[1:]} for the call with these arguments.",
@@ -90,12 +112,17 @@ def check(request: ApprovalRequest, arguments: dict[str, Any], misfit: Slipsniss
 def find_objection(request: ApprovalRequest, terms: Terms | None) -> str:
     """Why the approval that was asked for is not enough for edited arguments; empty if it is.
 
-    ``terms``: on which people would be asked about these arguments, if they would. It may be another rule that asks, but it
-    must not need more people, another group, or somebody other than the requester.
+    ``terms``: on which people would be asked about these arguments, if they would. It may be
+    another rule that asks, but it must not need more people, another group, or somebody other than
+    the requester.
     """
     if terms is None:
         return ""
-    rule = f"the rule '{printable(terms.rule, 100)}'" if terms.rule_id is not None else "the site's default"
+    rule = (
+        f"the rule '{printable(terms.rule, 100)}'"
+        if terms.rule_id is not None
+        else "the site's default"
+    )
     if terms.quorum > request.quorum or terms.group_id not in (None, request.group_id):
         return f"{rule} requires {name_approvers(terms.group, terms.quorum)}"
     if request.requester_may_confirm and not terms.requester_may_confirm:

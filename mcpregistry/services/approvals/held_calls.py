@@ -1,10 +1,13 @@
-"""Held calls from the caller's side: asked, joined, waited for, left, and ended when nobody decides.
+"""Held calls from the caller's side: asked, joined, waited for, left, and ended when nobody
+decides.
 
 A held call is an Invocation in the state pending or ready; its ApprovalRequest keeps what the rule
-said when it asked. Every move is one compare-and-set on the call's state, so of two at once one wins.
+said when it asked. Every move is one compare-and-set on the call's state, so of two at once one
+wins.
 
-Whoever waits has a seat (``seats.py``). The identical call of the same agent joins the request that is open, or that
-has ended and was told to nobody yet: whoever was answered "pending" comes back and gets the end, once.
+Whoever waits has a seat (``seats.py``). The identical call of the same agent joins the request that
+is open, or that has ended and was told to nobody yet: whoever was answered "pending" comes back and
+gets the end, once.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ from mcpregistry.services.records.call_rows import Held
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
 MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
 SILENCE = "The call was not approved in time, so it was not made."
-TOO_LATE = "The call was approved, but the agent did not call again in time, so the call was not made."
+TOO_LATE = (
+    "The call was approved, but the agent did not call again in time, so the call was not made."
+)
 UNHEARD = "The process to which the caller was connected has not responded for a minute"
 _NO_REQUEST = "The approval request does not exist."
 _LIST_REQUESTS = "List the requests on the page Approvals, or with GET /api/v1/approvals."
@@ -52,7 +57,8 @@ _KEPT = {ApprovalRequest.Waiting.AWAY, ApprovalRequest.Waiting.TASK}  # their ca
 class Ticket:
     """What a caller holds of a held call. ``joined``: the identical call was waiting already.
 
-    ``caller``: whose seat goes with it, the id of the call that the caller made; empty for who only looks, or polls.
+    ``caller``: whose seat goes with it, the id of the call that the caller made; empty for who only
+    looks, or polls.
     """
 
     id: str  # of the ApprovalRequest
@@ -66,7 +72,8 @@ class Ticket:
     caller: str = ""
 
 
-# Makes the handle by which a host follows the call it is given, in the same transaction; returns its id.
+# Makes the handle by which a host follows the call it is given, in the same transaction; returns
+# its id.
 MakeTask = Callable[[Invocation], str]
 
 
@@ -85,11 +92,13 @@ def ask(
     host: str = "",
     task: MakeTask | None = None,
 ) -> Ticket:
-    """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in one.
+    """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in
+    one.
 
-    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see; ``task`` is for a host
-    that wants a handle (``host_tasks.TaskWish``). The identical call (same binding) joins, except with a task.
-    Raises Busy when the agent has too many calls waiting, RefusedBefore when people have refused this very call lately.
+    ``row`` are the Invocation's columns; ``expert`` and ``host`` what else the rule could see;
+    ``task`` is for a host that wants a handle (``host_tasks.TaskWish``). The identical call (same
+    binding) joins, except with a task. Raises Busy when the agent has too many calls waiting,
+    RefusedBefore when people have refused this very call lately.
     """
     for _ in range(_TRIES):
         if task is None and (joined := join(row=row, now=now)):
@@ -97,17 +106,28 @@ def ask(
         refusals.check(row=row, terms=terms, now=now)
         try:
             words = {"said": plain(said), "expert": plain(expert, 100), "host": plain(host, 200)}
-            ticket = _hold(row=row, terms=terms, risk=risk, waiting_as=waiting_as, now=now, words=words, task=task)
+            ticket = _hold(
+                row=row,
+                terms=terms,
+                risk=risk,
+                waiting_as=waiting_as,
+                now=now,
+                words=words,
+                task=task,
+            )
         except IntegrityError:  # the identical call was faster by a moment
             continue
         failpoint("held")
         return ticket
-    raise Busy("Another caller is requesting the identical call now.", remedy="Call again in a moment.")
+    raise Busy(
+        "Another caller is requesting the identical call now.", remedy="Call again in a moment."
+    )
 
 
 @transaction.atomic
 def join(*, row: Held, now: datetime) -> Ticket | None:
-    """One more caller, whose call ``row`` is, waits for the open request of its binding, if there is one."""
+    """One more caller, whose call ``row`` is, waits for the open request of its binding, if there
+    is one."""
     request = _lock(join_key=row["binding"])
     if request is None or _forgotten(request, now):
         return None
@@ -120,25 +140,36 @@ def _seated(request: ApprovalRequest, row: Held) -> Ticket:
 
 
 def expected(*, binding: str, now: datetime) -> bool:
-    """Whether somebody has decided about this very call and its caller, who was told to come back, has not been yet."""
+    """Whether somebody has decided about this very call and its caller, who was told to come back,
+    has not been yet."""
     request = ApprovalRequest.objects.select_related("call").filter(join_key=binding).first()
-    return request is not None and request.call.state != State.PENDING and not _forgotten(request, now)
+    return (
+        request is not None and request.call.state != State.PENDING and not _forgotten(request, now)
+    )
 
 
 @transaction.atomic
 def rejoin(*, request_id: str, row: Held) -> Ticket | None:
-    """The very request, whatever has become of it, if ``row`` (an Invocation's columns) is the call it is about."""
+    """The very request, whatever has become of it, if ``row`` (an Invocation's columns) is the call
+    it is about."""
     request = _lock(
-        pk=request_id, call__agent_slug=row["agent_slug"], call__endpoint_slug=row["endpoint_slug"],
-        call__server_slug=row["server_slug"], call__tool_name=row["tool_name"], call__arguments=row["arguments"],
-        call__requester_id=row["requester_id"], call__conversation_id=row["conversation_id"],
-    )  # fmt: skip
+        pk=request_id,
+        call__agent_slug=row["agent_slug"],
+        call__endpoint_slug=row["endpoint_slug"],
+        call__server_slug=row["server_slug"],
+        call__tool_name=row["tool_name"],
+        call__arguments=row["arguments"],
+        call__requester_id=row["requester_id"],
+        call__conversation_id=row["conversation_id"],
+    )
     return None if request is None else _seated(request, row)
 
 
 def find(*, held_id: str, agent_slug: str) -> Ticket | None:
     """The agent's own request, by its id or by that of its call; None for anybody else's."""
-    own = ApprovalRequest.objects.select_related("call", "group").filter(call__agent_slug=agent_slug)
+    own = ApprovalRequest.objects.select_related("call", "group").filter(
+        call__agent_slug=agent_slug
+    )
     request = own.filter(pk=held_id).first() or own.filter(call_id=held_id).first()
     return ticket_of(request) if request else None
 
@@ -159,17 +190,33 @@ def _hold(
     decide_by = now + timedelta(seconds=terms.decide_seconds)
     call = Invocation.objects.create(**row, state=State.PENDING, lease_until=decide_by + SLACK)
     request = ApprovalRequest.objects.create(
-        id=secrets.token_hex(16), call=call,
-        rule_id=terms.rule_id, rule_name=plain(terms.rule, 200), rule_fingerprint=terms.fingerprint,
-        group_id=terms.group_id, quorum=terms.quorum, execute_seconds=terms.execute_seconds,
-        requester_may_confirm=terms.requester_may_confirm, run_if_caller_left=terms.run_if_caller_left,
-        risk=risk.level.value, risk_rank=risk.level.rank, waiting_as=waiting_as,
-        **words, asked_at=now, decide_by=decide_by, join_key=None if task else call.binding,
-    )  # fmt: skip
+        id=secrets.token_hex(16),
+        call=call,
+        rule_id=terms.rule_id,
+        rule_name=plain(terms.rule, 200),
+        rule_fingerprint=terms.fingerprint,
+        group_id=terms.group_id,
+        quorum=terms.quorum,
+        execute_seconds=terms.execute_seconds,
+        requester_may_confirm=terms.requester_may_confirm,
+        run_if_caller_left=terms.run_if_caller_left,
+        risk=risk.level.value,
+        risk_rank=risk.level.rank,
+        waiting_as=waiting_as,
+        **words,
+        asked_at=now,
+        decide_by=decide_by,
+        join_key=None if task else call.binding,
+    )
     audit.record(
-        kind="call.pending", actor=call.agent_slug, subject=f"call:{call.pk}", binding=call.binding,
-        tool=f"{call.server_slug}::{call.tool_name}", requester=call.requester, **bound.of_question(request),
-    )  # fmt: skip
+        kind="call.pending",
+        actor=call.agent_slug,
+        subject=f"call:{call.pk}",
+        binding=call.binding,
+        tool=f"{call.server_slug}::{call.tool_name}",
+        requester=call.requester,
+        **bound.of_question(request),
+    )
     announce(Event.ASKED, request, now)
     if task:
         return ticket_of(request, task_id=task(call))
@@ -178,18 +225,28 @@ def _hold(
 
 
 def _refuse_stale(terms: Terms) -> None:
-    """A process hears of a change within a second; until then it may ask in the name of a rule that is gone."""
+    """A process hears of a change within a second; until then it may ask in the name of a rule that
+    is gone."""
     if terms.rule_id is not None and not PolicyRule.objects.filter(pk=terms.rule_id).exists():
-        raise Busy("The rule that applies to this call was just deleted.", remedy="Call again in a moment.")
+        raise Busy(
+            "The rule that applies to this call was just deleted.", remedy="Call again in a moment."
+        )
 
 
 def _refuse_flood(agent_slug: str) -> None:
-    if Invocation.objects.open().filter(agent_slug=agent_slug, state=State.PENDING).count() >= MOST_OPEN:
-        raise Busy(f"{MOST_OPEN} calls of this agent already wait for approval.", remedy="Wait until some are decided.")
+    if (
+        Invocation.objects.open().filter(agent_slug=agent_slug, state=State.PENDING).count()
+        >= MOST_OPEN
+    ):
+        raise Busy(
+            f"{MOST_OPEN} calls of this agent already wait for approval.",
+            remedy="Wait until some are decided.",
+        )
 
 
 def _forgotten(request: ApprovalRequest, now: datetime) -> bool:
-    """An end that nobody came for in time is not told any more; the next identical call asks anew."""
+    """An end that nobody came for in time is not told any more; the next identical call asks
+    anew."""
     ended = request.call.finished_at
     if ended is None or ended + timedelta(seconds=request.execute_seconds) > now:
         return False
@@ -209,15 +266,23 @@ def load(request_id: str) -> ApprovalRequest:
 
 
 def states(call_ids: Iterable[str]) -> dict[str, State]:
-    """The states of these calls, for whoever waits for them; one indexed read for each few hundred."""
-    ids, found = list(call_ids), {}
+    """The states of these calls, for whoever waits for them; one indexed read for each few
+    hundred."""
+    ids = list(call_ids)
+    found = {}
     for start in range(0, len(ids), 500):
-        rows = Invocation.objects.filter(pk__in=ids[start : start + 500]).order_by().values_list("pk", "state")
+        rows = (
+            Invocation.objects.filter(pk__in=ids[start : start + 500])
+            .order_by()
+            .values_list("pk", "state")
+        )
         found.update({key: State(state) for key, state in rows})
     return found
 
 
-def ticket_of(request: ApprovalRequest, *, joined: bool = False, task_id: str = "", caller: str = "") -> Ticket:
+def ticket_of(
+    request: ApprovalRequest, *, joined: bool = False, task_id: str = "", caller: str = ""
+) -> Ticket:
     """What a caller holds of this request."""
     return Ticket(
         id=request.pk,
@@ -234,15 +299,18 @@ def ticket_of(request: ApprovalRequest, *, joined: bool = False, task_id: str = 
 
 def ready_ticket(*, call_id: str) -> Ticket | None:
     """For whoever was woken to run it; None when it is not ready (any more)."""
-    request = ApprovalRequest.objects.select_related("call", "group").filter(call_id=call_id).first()
+    request = (
+        ApprovalRequest.objects.select_related("call", "group").filter(call_id=call_id).first()
+    )
     return ticket_of(request) if request and request.call.state == State.READY else None
 
 
 def ready_by_themselves(now: datetime) -> list[str]:
-    """Approved calls that a worker has to run: tasks, and those that run though their caller has left.
+    """Approved calls that a worker has to run: tasks, and those that run though their caller has
+    left.
 
-    The message that was to wake a worker may be lost, and the process that held the call gone: after a
-    moment whoever looks here takes them. Twice is no harm, for one claims.
+    The message that was to wake a worker may be lost, and the process that held the call gone:
+    after a moment whoever looks here takes them. Twice is no harm, for one claims.
     """
     ready = ApprovalRequest.objects.left_to_workers(now - _HOLDER_IS_FASTER).order_by("decided_at")
     return list(ready.values_list("call_id", flat=True)[:_BATCH])
@@ -270,8 +338,8 @@ def away(*, request_id: str, caller: str) -> Ticket:
 def leave(*, request_id: str, caller: str, reason: str, now: datetime, keep: bool = False) -> bool:
     """A caller is gone. True: nobody is left for whom the call should go on, if it is out.
 
-    What has not run is cancelled then, unless a caller is expected back, the rule says to run anyway,
-    or ``keep`` (it is we who are leaving).
+    What has not run is cancelled then, unless a caller is expected back, the rule says to run
+    anyway, or ``keep`` (it is we who are leaving).
     """
     request = locked(request_id)
     seats.give_back(request, caller=caller)
@@ -279,16 +347,24 @@ def leave(*, request_id: str, caller: str, reason: str, now: datetime, keep: boo
 
 
 def _abandoned(request: ApprovalRequest, reason: str, actor: str, now: datetime) -> bool:
-    """A seat was given up. True: it was the last, and nobody is expected back; what has not run ends then."""
+    """A seat was given up. True: it was the last, and nobody is expected back; what has not run
+    ends then."""
     if seats.anybody(request) or request.run_if_caller_left or request.waiting_as in _KEPT:
         return False
     if request.call.state in (State.PENDING, State.READY):
-        end(request, State.CANCELLED, reason=f"{reason}. The call was not made.", actor=actor, now=now)
+        end(
+            request,
+            State.CANCELLED,
+            reason=f"{reason}. The call was not made.",
+            actor=actor,
+            now=now,
+        )
     return True
 
 
 def leave_dead_seats(now: datetime) -> int:
-    """Callers have left whose processes say nothing any more; the clock calls it. Returns how many."""
+    """Callers have left whose processes say nothing any more; the clock calls it. Returns how
+    many."""
     return sum(_leave_dead(request_id, caller, now) for caller, request_id in seats.dead(now))
 
 
@@ -319,7 +395,8 @@ def delivered(*, request_id: str, caller: str, now: datetime) -> None:
 
 @transaction.atomic
 def cancel(*, request_id: str, reason: str, actor: str) -> State:
-    """End a held call before it runs. Returns the state that it has afterwards; ended calls keep theirs."""
+    """End a held call before it runs. Returns the state that it has afterwards; ended calls keep
+    theirs."""
     request = locked(request_id)
     if request.call.state in (State.PENDING, State.READY):
         words = f"{plain(reason, 500)}. The call was not made."
@@ -329,7 +406,8 @@ def cancel(*, request_id: str, reason: str, actor: str) -> State:
 
 @transaction.atomic
 def void(*, request_id: str, reason: str, now: datetime) -> State:
-    """End a request because what was approved is not what would run; ``reason`` says what has changed."""
+    """End a request because what was approved is not what would run; ``reason`` says what has
+    changed."""
     request = locked(request_id)
     if request.call.state in (State.PENDING, State.READY):
         words = f"The approval is no longer valid: {reason}. The call was not made. Call again for a new approval."
@@ -339,11 +417,16 @@ def void(*, request_id: str, reason: str, now: datetime) -> State:
 
 @transaction.atomic
 def expire(*, request_id: str, now: datetime) -> State:
-    """End the request if its time to be decided, or to be run, is over. Returns the state that it has afterwards."""
+    """End the request if its time to be decided, or to be run, is over. Returns the state that it
+    has afterwards."""
     request = locked(request_id)
     if request.call.state == State.PENDING and request.decide_by <= now:
         end(request, State.EXPIRED, reason=SILENCE, actor="approvals", now=now)
-    elif request.call.state == State.READY and request.execute_by is not None and request.execute_by <= now:
+    elif (
+        request.call.state == State.READY
+        and request.execute_by is not None
+        and request.execute_by <= now
+    ):
         end(request, State.EXPIRED, reason=TOO_LATE, actor="approvals", now=now)
     return State(request.call.state)
 
@@ -358,28 +441,51 @@ def expire_due(now: datetime) -> int:
 
 
 def forget_ends(now: datetime) -> int:
-    """Let go of ends that nobody came for in time, so that the identical call asks anew. Returns how many."""
-    kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
+    """Let go of ends that nobody came for in time, so that the identical call asks anew. Returns
+    how many."""
+    kept = (
+        ApprovalRequest.objects.exclude(join_key=None)
+        .filter(call__state__in=[*TERMINAL])
+        .select_related("call")
+    )
     return sum(_forgotten(request, now) for request in kept.order_by("call__finished_at")[:_BATCH])
 
 
 def end(
-    request: ApprovalRequest, state: State, *, reason: str, actor: str, now: datetime, decided: str = "", code: str = ""
-) -> bool:  # fmt: skip
+    request: ApprovalRequest,
+    state: State,
+    *,
+    reason: str,
+    actor: str,
+    now: datetime,
+    decided: str = "",
+    code: str = "",
+) -> bool:
     """Move a held call to an end, with all that follows. False when it had moved meanwhile.
 
     Within the caller's transaction; ``request.call`` holds the new state afterwards.
     """
     call = request.call
     assert may_move(State(call.state), state)
-    ended = ending.ended(state, received_at=call.received_at, now=now, reason=reason, code=code or state.value.upper())
+    ended = ending.ended(
+        state,
+        received_at=call.received_at,
+        now=now,
+        reason=reason,
+        code=code or state.value.upper(),
+    )
     if not ending.write(call, ended, actor=actor):
         call.refresh_from_db()
         return False
-    call.state, call.reason, call.finished_at = state, ended["reason"], now
-    gone = {"join_key": None} if state is State.CANCELLED else {}  # the caller itself wants no more of it
+    call.state = state
+    call.reason = ended["reason"]
+    call.finished_at = now
+    # the caller itself wants no more of it
+    gone = {"join_key": None} if state is State.CANCELLED else {}
     own = ApprovalRequest.objects.filter(pk=request.pk)
-    own.update(decided_at=request.decided_at or now, decided_reason=plain(decided or reason), **gone)
+    own.update(
+        decided_at=request.decided_at or now, decided_reason=plain(decided or reason), **gone
+    )
     announce(Event(state.value), request, now)
     return True
 
@@ -392,9 +498,15 @@ def locked(request_id: str) -> ApprovalRequest:
 
 
 def _lock(**which: Any) -> ApprovalRequest | None:
-    """Requests go one by one: PostgreSQL locks the row; on SQLite the transaction has the database to itself.
+    """Requests go one by one: PostgreSQL locks the row; on SQLite the transaction has the database
+    to itself.
 
     The call is read after the lock was got: one read with it could show what was before the wait.
     """
-    key = ApprovalRequest.objects.select_for_update(of=("self",)).filter(**which).values_list("pk", flat=True).first()
+    key = (
+        ApprovalRequest.objects.select_for_update(of=("self",))
+        .filter(**which)
+        .values_list("pk", flat=True)
+        .first()
+    )
     return ApprovalRequest.objects.select_related("call", "group").get(pk=key) if key else None

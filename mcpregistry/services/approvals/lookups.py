@@ -1,4 +1,5 @@
-"""Held calls by who made them: for a process that does not know whether what it asked for was written."""
+"""Held calls by who made them: for a process that does not know whether what it asked for was
+written."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from mcpregistry.services.approvals.held_calls import Ticket, ticket_of
 
 
 def of_caller(*, call_id: str) -> Ticket | None:
-    """What the caller would hold that made this call, had it heard of it: a seat, or the handle of its task."""
+    """What the caller would hold that made this call, had it heard of it: a seat, or the handle of
+    its task."""
     rows = ApprovalRequest.objects.select_related("call__host_task", "group")
     if request := rows.filter(seats__pk=call_id).first():
         return ticket_of(request, joined=request.call_id != call_id, caller=call_id)

@@ -1,4 +1,5 @@
-"""What a held call's request says, read off its row: whom it asks, which arguments would run, what they are bound to.
+"""What a held call's request says, read off its row: whom it asks, which arguments would run, what
+they are bound to.
 
 For everybody who looks at requests; nothing here moves one.
 """
@@ -18,7 +19,8 @@ from mcpregistry.models.conversation import MessageKind
 
 
 def asked_of(request: ApprovalRequest) -> str:
-    """ "an approver", "2 approvers", "a member of the group finance", "2 members of the group finance"."""
+    """ "an approver", "2 approvers", "a member of the group finance", "2 members of the group
+    finance"."""
     return name_approvers(request.group.name if request.group else "", request.quorum)
 
 
@@ -26,7 +28,11 @@ def name_approvers(group: str, number: int) -> str:
     """As ``asked_of``, for a group (empty: all approvers) and a number of people."""
     if not group:
         return "an approver" if number == 1 else f"{number} approvers"
-    return f"a member of the group {group}" if number == 1 else f"{number} members of the group {group}"
+    return (
+        f"a member of the group {group}"
+        if number == 1
+        else f"{number} members of the group {group}"
+    )
 
 
 def asked_by(request: ApprovalRequest, user: User) -> bool:
@@ -35,17 +41,21 @@ def asked_by(request: ApprovalRequest, user: User) -> bool:
 
 
 def has_written(request: ApprovalRequest, user: User) -> bool:
-    """Return whether this person has written to the agent in the conversation that the call belongs to, before people were
-    asked. The agent reads all of it, so each writer may have asked for the call, and not only the last one.
+    """Return whether this person has written to the agent in the conversation that the call belongs
+    to, before people were asked. The agent reads all of it, so each writer may have asked for the
+    call, and not only the last one.
     """
     conversation = request.call.conversation_id
     if not conversation:
         return False
-    theirs = Message.objects.filter(conversation=conversation, kind=MessageKind.IN, author_id=user.pk)
+    theirs = Message.objects.filter(
+        conversation=conversation, kind=MessageKind.IN, author_id=user.pk
+    )
     return theirs.filter(created_at__lte=request.asked_at).exists()
 
 
-# Of other apps: whether a person has told the model that makes the call what to do, besides asking for it.
+# Of other apps: whether a person has told the model that makes the call what to do, besides asking
+# for it.
 _STEERED: list[Callable[[ApprovalRequest, User], bool]] = []
 
 
@@ -66,7 +76,8 @@ def current_arguments(request: ApprovalRequest) -> str:
 
 
 def arguments_hash(request: ApprovalRequest) -> str:
-    """SHA-256 of the arguments that would run now; what a page shows and a vote names as ``seen``."""
+    """SHA-256 of the arguments that would run now; what a page shows and a vote names as
+    ``seen``."""
     return digest(current_arguments(request))
 
 
@@ -74,7 +85,8 @@ def result_told(request: ApprovalRequest, result: Mapping[str, Any]) -> dict[str
     """The server's result as the agent gets it: told what an approver changed, if one did."""
     if not request.edited:
         return dict(result)
-    first = request.votes.filter(arguments_hash=arguments_hash(request)).first()  # who edits also votes
+    # who edits also votes
+    first = request.votes.filter(arguments_hash=arguments_hash(request)).first()
     by = first.name if first else "An approver"
     return told(result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited)
 
@@ -83,8 +95,14 @@ def binding_for(request: ApprovalRequest) -> str:
     """What the call is bound to, made anew from what is recorded of it."""
     call = request.call
     return binding_of(
-        agent=call.agent_slug, endpoint=call.endpoint_slug, server=call.server_slug, revision=call.server_revision,
-        tool=call.tool_name, definition=call.definition_hash, arguments=current_arguments(request),
-        fingerprint=request.rule_fingerprint, requester=call.requester_id,
+        agent=call.agent_slug,
+        endpoint=call.endpoint_slug,
+        server=call.server_slug,
+        revision=call.server_revision,
+        tool=call.tool_name,
+        definition=call.definition_hash,
+        arguments=current_arguments(request),
+        fingerprint=request.rule_fingerprint,
+        requester=call.requester_id,
         conversation=call.conversation_id or "",
-    )  # fmt: skip
+    )

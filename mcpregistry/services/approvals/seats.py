@@ -1,8 +1,10 @@
-"""Seats: one row for each caller who waits for a held call, so that a dead process's callers are not waited for.
+"""Seats: one row for each caller who waits for a held call, so that a dead process's callers are
+not waited for.
 
-A caller takes its seat with the request, or by joining it, and gives it back when it goes. Meanwhile its process renews
-the seat's lease (``calls/approvals/seats.py``), by the database's clock. Whoever leaves may end the call as the last
-one: that rule is in ``held_calls.leave``, for callers that go and, through the clock, for those whose process died.
+A caller takes its seat with the request, or by joining it, and gives it back when it goes.
+Meanwhile its process renews the seat's lease (``calls/approvals/seats.py``), by the database's
+clock. Whoever leaves may end the call as the last one: that rule is in ``held_calls.leave``, for
+callers that go and, through the clock, for those whose process died.
 """
 
 from __future__ import annotations
@@ -14,16 +16,23 @@ from mcpregistry.db import database_now
 from mcpregistry.models import ApprovalRequest, ApprovalSeat
 
 LEASE = timedelta(seconds=30)  # of one renewal
-DOUBT = timedelta(seconds=30)  # for which a seat is kept once its lease is over, for a process that was only slow
+# for which a seat is kept once its lease is over, for a process that was only slow
+DOUBT = timedelta(seconds=30)
 _BATCH = 200
 
 
 def take(request: ApprovalRequest, *, caller: str, process: str) -> None:
-    """The caller (the id of the call that it made) waits now. It may have its seat already, also in another process.
+    """The caller (the id of the call that it made) waits now. It may have its seat already, also in
+    another process.
 
     Within a transaction that has created or locked the request.
     """
-    values = {"request": request, "process": process, "lease_until": database_now() + LEASE, "doubted": False}
+    values = {
+        "request": request,
+        "process": process,
+        "lease_until": database_now() + LEASE,
+        "doubted": False,
+    }
     if not ApprovalSeat.objects.filter(pk=caller).update(**values):
         ApprovalSeat.objects.create(pk=caller, **values)
 
@@ -50,14 +59,18 @@ def anybody(request: ApprovalRequest) -> bool:
 
 def renew(callers: Collection[str]) -> None:
     """These callers still wait: their process says so, every few seconds."""
-    ApprovalSeat.objects.filter(pk__in=callers).update(lease_until=database_now() + LEASE, doubted=False)
+    ApprovalSeat.objects.filter(pk__in=callers).update(
+        lease_until=database_now() + LEASE, doubted=False
+    )
 
 
 def dead(now: datetime) -> list[tuple[str, str]]:
-    """(caller, id of its request) of seats that no process has renewed for long, though it had a second chance.
+    """(caller, id of its request) of seats that no process has renewed for long, though it had a
+    second chance.
 
-    The second chance is for processes that lived and could not say so: after an outage of the database, or a laptop's
-    sleep, everybody's lease is over at once, and who comes first must not take the others for dead.
+    The second chance is for processes that lived and could not say so: after an outage of the
+    database, or a laptop's sleep, everybody's lease is over at once, and who comes first must not
+    take the others for dead.
     """
     over = ApprovalSeat.objects.filter(lease_until__lt=now).order_by("lease_until")
     for caller in list(over.filter(doubted=False).values_list("pk", flat=True)[:_BATCH]):

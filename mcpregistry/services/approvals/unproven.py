@@ -1,7 +1,7 @@
 """Approved calls that the audit log contradicts: they are not sent, and the operator is told.
 
-Votes and terms are rows, which whoever can write to the database can invent. The entries about them are signed with a key
-that is not in the database (``bound.find_contradictions``).
+Votes and terms are rows, which whoever can write to the database can invent. The entries about them
+are signed with a key that is not in the database (``bound.find_contradictions``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,24 @@ _REMEDY = "The call was not made. Ask an operator to run `manage.py audit verify
 
 @transaction.atomic
 def refuse(*, request_id: str, problems: Sequence[str], now: datetime) -> State:
-    """End an approved request for these problems. A request that has moved on since it was looked at stays as it is."""
+    """End an approved request for these problems. A request that has moved on since it was looked
+    at stays as it is."""
     request = held_calls.locked(request_id)
     words = f"The audit log does not prove the approval of this call: {problems[0]}. {_REMEDY}"
     ready = request.call.state == State.READY
-    if ready and held_calls.end(request, State.VOID, reason=words, actor="approvals", now=now, code=CODE):
-        ApprovalRequest.objects.filter(pk=request_id).update(result="")  # an answer that is kept is not this call's
+    if ready and held_calls.end(
+        request, State.VOID, reason=words, actor="approvals", now=now, code=CODE
+    ):
+        # an answer that is kept is not this call's
+        ApprovalRequest.objects.filter(pk=request_id).update(result="")
         said = list(problems[:_MOST])
-        audit.record(kind="approval.unproven", actor="approvals", subject=f"call:{request.call_id}", problems=said)
-        transaction.on_commit(partial(log.error, "approval.unproven", call=request.call_id, problems=said))
+        audit.record(
+            kind="approval.unproven",
+            actor="approvals",
+            subject=f"call:{request.call_id}",
+            problems=said,
+        )
+        transaction.on_commit(
+            partial(log.error, "approval.unproven", call=request.call_id, problems=said)
+        )
     return State(request.call.state)

@@ -1,7 +1,7 @@
 """Deciding on held calls: who may, votes, edits, and what follows from them. For every face alike.
 
-One rejection ends a call. Approvals count only on the bytes that will run, from different people who
-may decide at that moment; they are looked at once more before the call runs (``lost_votes``).
+One rejection ends a call. Approvals count only on the bytes that will run, from different people
+who may decide at that moment; they are looked at once more before the call runs (``lost_votes``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def why_not(request: ApprovalRequest, user: User) -> str:
     told = _not_eligible(request, user)
     if told:
         return told
-    voted = ApprovalVote.objects.filter(request=request, user=user, arguments_hash=arguments_hash(request))
+    voted = ApprovalVote.objects.filter(
+        request=request, user=user, arguments_hash=arguments_hash(request)
+    )
     return "You have already voted on this call." if voted.exists() else ""
 
 
@@ -78,18 +80,25 @@ def _not_eligible(request: ApprovalRequest, user: User) -> str:
 
 
 def _asked_by(request: ApprovalRequest, user: User) -> str:
-    """Words for somebody whose own request this is, through whichever door; "" for everybody else."""
+    """Words for somebody whose own request this is, through whichever door; "" for everybody
+    else."""
     if asked_by(request, user):
         return f"You requested this call, {_SO_ANOTHER}."
     if has_written(request, user):
         return f"You have written in the conversation of this call, {_SO_ANOTHER}."
     if has_steered(request, user):
         return f"You have resolved a call of this run whose outcome was unknown, {_SO_ANOTHER}."
-    return f"You own the agent of this call, {_SO_ANOTHER}." if _owner_id(request) == user.pk else ""
+    return (
+        f"You own the agent of this call, {_SO_ANOTHER}." if _owner_id(request) == user.pk else ""
+    )
 
 
 def _owner_id(request: ApprovalRequest) -> int | None:
-    return Agent.objects.filter(slug=request.call.agent_slug).values_list("owner_id", flat=True).first()
+    return (
+        Agent.objects.filter(slug=request.call.agent_slug)
+        .values_list("owner_id", flat=True)
+        .first()
+    )
 
 
 # Votes
@@ -109,11 +118,11 @@ def vote(
 ) -> ApprovalRequest:
     """Vote as one person. A rejection ends the call; the last approval of the quorum lets it run.
 
-    ``seen`` is ``arguments_hash(request)`` of what the person was shown: a vote on other bytes than those that would
-    run now is refused. ``arguments``: approve with these instead (an edit).
+    ``seen`` is ``arguments_hash(request)`` of what the person was shown: a vote on other bytes than
+    those that would run now is refused. ``arguments``: approve with these instead (an edit).
 
-    Raises NotFound, AlreadyDecided, Denied (not eligible, with the reason), ArgumentsInvalid (the edit), Conflict (the
-    bytes were edited meanwhile), ConfigInvalid (the permit).
+    Raises NotFound, AlreadyDecided, Denied (not eligible, with the reason), ArgumentsInvalid (the
+    edit), Conflict (the bytes were edited meanwhile), ConfigInvalid (the permit).
     """
     now = now or timezone.now()
     held_calls.expire(request_id=request_id, now=now)  # silence meant no, whoever comes now
@@ -127,7 +136,9 @@ def vote(
             if arguments is not None:
                 _edit(request, arguments, misfit, now)
             _check_approval(request, user, permit, now)
-        _write(request, user=user, name=_name(user), approve=approve, reason=reason, via=via, now=now)
+        _write(
+            request, user=user, name=_name(user), approve=approve, reason=reason, via=via, now=now
+        )
         if not approve:
             _reject(request, by=_name(user), actor=f"user:{user.username}", reason=reason, now=now)
         elif _met(request):
@@ -138,8 +149,11 @@ def vote(
     return request
 
 
-def _check_approval(request: ApprovalRequest, user: User, permit: PermitWish | None, now: datetime) -> None:
-    """After an edit: whether this person may approve what would run now, and permit what was wished for."""
+def _check_approval(
+    request: ApprovalRequest, user: User, permit: PermitWish | None, now: datetime
+) -> None:
+    """After an edit: whether this person may approve what would run now, and permit what was wished
+    for."""
     if told := why_not(request, user):
         raise Conflict(told, remedy=_ONE_MORE)
     if permit is not None:
@@ -167,7 +181,9 @@ def confirm(*, request_id: str, by: str, now: datetime | None = None) -> Approva
     return request
 
 
-def refuse(*, request_id: str, by: str, reason: str = "", now: datetime | None = None) -> ApprovalRequest:
+def refuse(
+    *, request_id: str, by: str, reason: str = "", now: datetime | None = None
+) -> ApprovalRequest:
     """The person at the host says no."""
     now = now or timezone.now()
     held_calls.expire(request_id=request_id, now=now)
@@ -181,7 +197,8 @@ def refuse(*, request_id: str, by: str, reason: str = "", now: datetime | None =
 
 @transaction.atomic
 def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRequest:
-    """Take a refusal back: the identical call is asked about again at once. The refused call itself stays refused.
+    """Take a refusal back: the identical call is asked about again at once. The refused call itself
+    stays refused.
 
     Raises NotFound, Denied (whoever may not decide on it), Conflict (no refusal of it is kept).
     """
@@ -190,19 +207,24 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
         raise Denied(told, remedy=_ANOTHER)
     if not refusals.forget(request):
         raise Conflict(
-            "No rejection of this call is stored.", remedy="Approvers are asked when the call is made again."
+            "No rejection of this call is stored.",
+            remedy="Approvers are asked when the call is made again.",
         )
     audit.record(
-        kind="approval.refusal_lifted", actor=f"user:{user.username}", subject=f"call:{request.call_id}",
+        kind="approval.refusal_lifted",
+        actor=f"user:{user.username}",
+        subject=f"call:{request.call_id}",
         reason=plain(reason),
-    )  # fmt: skip
+    )
     return request
 
 
 def _at_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
     request = _open(request_id)
     if not request.requester_may_confirm:
-        raise Denied("The rule does not allow the user at the host to decide on this call.", remedy=_ANOTHER)
+        raise Denied(
+            "The rule does not allow the user at the host to decide on this call.", remedy=_ANOTHER
+        )
     owner = User.objects.filter(agents__slug=request.call.agent_slug).first()
     if owner is not None and not owner.is_active:
         raise Denied("The account of the agent's owner is disabled.", remedy=_ANOTHER)
@@ -221,7 +243,8 @@ def _open(request_id: str) -> ApprovalRequest:
 
 def decided_how(request: ApprovalRequest) -> str:
     """One sentence: who decided, or why nobody can any more."""
-    state, votes = State(request.call.state), request.votes.filter(approve=request.call.state != State.REJECTED)
+    state = State(request.call.state)
+    votes = request.votes.filter(approve=request.call.state != State.REJECTED)
     names = " and ".join(votes.values_list("name", flat=True)) or "An approver"
     if state is State.REJECTED:
         return f"{names} already rejected this call."
@@ -232,36 +255,59 @@ def decided_how(request: ApprovalRequest) -> str:
 
 def _check_seen(request: ApprovalRequest, seen: str) -> None:
     if seen and seen != arguments_hash(request):
-        raise Conflict("The arguments were changed after you opened this page.", remedy="Review the arguments again.")
+        raise Conflict(
+            "The arguments were changed after you opened this page.",
+            remedy="Review the arguments again.",
+        )
 
 
 def _write(
-    request: ApprovalRequest, *, user: User | None, name: str, approve: bool, reason: str, via: str, now: datetime
+    request: ApprovalRequest,
+    *,
+    user: User | None,
+    name: str,
+    approve: bool,
+    reason: str,
+    via: str,
+    now: datetime,
 ) -> None:
     facts = {
-        "name": plain(name, 150), "approve": approve, "reason": plain(reason),
-        "arguments_hash": arguments_hash(request), "via": via, "at": now,
-    }  # fmt: skip
+        "name": plain(name, 150),
+        "approve": approve,
+        "reason": plain(reason),
+        "arguments_hash": arguments_hash(request),
+        "via": via,
+        "at": now,
+    }
     if user is None:
         ApprovalVote.objects.create(request=request, user=None, **facts)
     else:  # whoever voted on other bytes may vote again; the audit log keeps both
         ApprovalVote.objects.update_or_create(request=request, user=user, defaults=facts)
     audit.record(
-        kind="approval.vote", actor=f"user:{user.username}" if user else f"agent:{request.call.agent_slug}",
-        subject=f"call:{request.call_id}", approve=approve, arguments=facts["arguments_hash"], via=via,
-        reason=facts["reason"], **bound_approvals.of_vote(facts, user.pk if user else None),
-    )  # fmt: skip
+        kind="approval.vote",
+        actor=f"user:{user.username}" if user else f"agent:{request.call.agent_slug}",
+        subject=f"call:{request.call_id}",
+        approve=approve,
+        arguments=facts["arguments_hash"],
+        via=via,
+        reason=facts["reason"],
+        **bound_approvals.of_vote(facts, user.pk if user else None),
+    )
 
 
 def _reject(request: ApprovalRequest, *, by: str, actor: str, reason: str, now: datetime) -> None:
     why = f": {plain(reason, 5000).rstrip('. ')}" if reason.strip() else ""
     words = f"REJECTED by {by}{why}. The call was not made. Do not retry it unchanged."
-    _moved(request, held_calls.end(request, State.REJECTED, reason=words, actor=actor, now=now, decided=reason))
+    _moved(
+        request,
+        held_calls.end(request, State.REJECTED, reason=words, actor=actor, now=now, decided=reason),
+    )
     refusals.remember(request)
 
 
 def _ready(request: ApprovalRequest, *, actor: str, reason: str, now: datetime) -> None:
-    call, execute_by = request.call, now + timedelta(seconds=request.execute_seconds)
+    call = request.call
+    execute_by = now + timedelta(seconds=request.execute_seconds)
     pending = Invocation.objects.filter(pk=call.pk, state=State.PENDING, binding=call.binding)
     _moved(request, pending.update(state=State.READY, lease_until=execute_by + held_calls.SLACK))
     call.state = State.READY
@@ -272,9 +318,13 @@ def _ready(request: ApprovalRequest, *, actor: str, reason: str, now: datetime) 
         decided_at=now, decided_reason=request.decided_reason, execute_by=execute_by
     )
     audit.record(
-        kind="call.approved", actor=actor, subject=f"call:{call.pk}", binding=call.binding,
-        by=[each.name for each in valid_votes(request, cast(request))], **bound_approvals.of_approval(request),
-    )  # fmt: skip
+        kind="call.approved",
+        actor=actor,
+        subject=f"call:{call.pk}",
+        binding=call.binding,
+        by=[each.name for each in valid_votes(request, cast(request))],
+        **bound_approvals.of_approval(request),
+    )
     announce(Event.APPROVED, request, now)
     if runs_by_itself(request):
         transaction.on_commit(lambda: wake("run_approved", call.pk))
@@ -288,7 +338,8 @@ def _moved(request: ApprovalRequest, moved: int) -> None:
 
 
 def runs_by_itself(request: ApprovalRequest) -> bool:
-    """Once approved, a worker runs it: its caller polls a task, or nobody waits and the rule says run anyway."""
+    """Once approved, a worker runs it: its caller polls a task, or nobody waits and the rule says
+    run anyway."""
     return request.waiting_as == ApprovalRequest.Waiting.TASK or (
         request.run_if_caller_left and not seats.anybody(request)
     )
@@ -303,7 +354,8 @@ def cast(request: ApprovalRequest) -> list[ApprovalVote]:
 
 
 def valid_votes(request: ApprovalRequest, votes: Iterable[ApprovalVote]) -> list[ApprovalVote]:
-    """Of the votes on it, the approvals of these very bytes by people who may decide at this moment."""
+    """Of the votes on it, the approvals of these very bytes by people who may decide at this
+    moment."""
     return [each for each in _agreeing(request, votes) if not _lost(request, each)]
 
 
@@ -328,7 +380,9 @@ def _met(request: ApprovalRequest) -> bool:
 
 def _lost(request: ApprovalRequest, vote: ApprovalVote) -> bool:
     if vote.via == HOST:
-        return not request.requester_may_confirm or (vote.user is not None and not vote.user.is_active)
+        return not request.requester_may_confirm or (
+            vote.user is not None and not vote.user.is_active
+        )
     return vote.user is None or bool(_not_eligible(request, vote.user))
 
 
@@ -336,21 +390,31 @@ def _lost(request: ApprovalRequest, vote: ApprovalVote) -> bool:
 
 
 def _edit(
-    request: ApprovalRequest, arguments: Mapping[str, Any], misfit: SlipsnisseError | None, now: datetime
+    request: ApprovalRequest,
+    arguments: Mapping[str, Any],
+    misfit: SlipsnisseError | None,
+    now: datetime,
 ) -> None:
     """From now on these arguments would run; earlier votes were on others and count no more."""
-    call, text = request.call, edits.canonical_arguments(arguments)
+    call = request.call
+    text = edits.canonical_arguments(arguments)
     if text == current_arguments(request):
         return
     edits.check(request, json.loads(text), misfit, now)
     request.edited = "" if text == call.arguments else text
     binding = binding_for(request)
-    _moved(request, Invocation.objects.filter(pk=call.pk, state=State.PENDING).update(binding=binding))
+    _moved(
+        request, Invocation.objects.filter(pk=call.pk, state=State.PENDING).update(binding=binding)
+    )
     ApprovalRequest.objects.filter(pk=request.pk).update(edited=request.edited)
     audit.record(
-        kind="approval.edited", actor="approvals", subject=f"call:{call.pk}",
-        before=call.binding, binding=binding, arguments=arguments_hash(request),
-    )  # fmt: skip
+        kind="approval.edited",
+        actor="approvals",
+        subject=f"call:{call.pk}",
+        before=call.binding,
+        binding=binding,
+        arguments=arguments_hash(request),
+    )
     call.binding = binding
 
 

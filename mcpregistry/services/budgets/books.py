@@ -1,6 +1,7 @@
 """Budgets as people configure them, and how they stand; the one writer of what was spent.
 
-``spend`` and ``book_of`` want the budget's row locked (``locked``) by the transaction that calls them.
+``spend`` and ``book_of`` want the budget's row locked (``locked``) by the transaction that calls
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Kind = BudgetEntry.Kind
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a budget stands in the period that is now; numbers as the books count them (``domain.budgets``)."""
+    """How a budget stands in the period that is now; numbers as the books count them
+    (``domain.budgets``)."""
 
     book: Book
     start: datetime
@@ -52,25 +54,35 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
     before = take_current(budget)
     if (budget.agent is None) == (budget.endpoint is None):
         raise ConfigInvalid(
-            "A budget must belong to one agent or to one endpoint.", remedy="Choose one of them, but not both."
+            "A budget must belong to one agent or to one endpoint.",
+            remedy="Choose one of them, but not both.",
         )
     if budget.soft is None and budget.hard is None:
         raise ConfigInvalid(
-            "A soft limit or a hard limit is required.", remedy="Enter a soft limit, a hard limit or both."
+            "A soft limit or a hard limit is required.",
+            remedy="Enter a soft limit, a hard limit or both.",
         )
     if budget.soft is not None and budget.hard is not None and budget.soft > budget.hard:
         raise ConfigInvalid(
-            "The soft limit must not be above the hard limit.", remedy="Lower the soft limit, or raise the hard limit."
+            "The soft limit must not be above the hard limit.",
+            remedy="Lower the soft limit, or raise the hard limit.",
         )
     _whole(budget)
     if before is not None:
         _unmoved(budget, before)
     save_checked(budget)
     audit.record(
-        kind="budget.created" if before is None else "budget.changed", actor=actor, subject=f"budget:{budget.slug}",
-        **_holder(budget), counts=budget.unit, period=budget.period, time_zone=budget.time_zone,
-        soft=_said(budget.soft), hard=_said(budget.hard), enabled=budget.enabled,
-    )  # fmt: skip
+        kind="budget.created" if before is None else "budget.changed",
+        actor=actor,
+        subject=f"budget:{budget.slug}",
+        **_holder(budget),
+        counts=budget.unit,
+        period=budget.period,
+        time_zone=budget.time_zone,
+        soft=_said(budget.soft),
+        hard=_said(budget.hard),
+        enabled=budget.enabled,
+    )
     return budget
 
 
@@ -82,17 +94,25 @@ def _holder(budget: Budget) -> dict[str, str]:
 
 def _whole(budget: Budget) -> None:
     marks = [mark for mark in (budget.soft, budget.hard) if mark is not None]
-    if budget.unit != Unit.MONEY and any(mark != mark.to_integral_value() for mark in marks if mark.is_finite()):
+    if budget.unit != Unit.MONEY and any(
+        mark != mark.to_integral_value() for mark in marks if mark.is_finite()
+    ):
         raise ConfigInvalid(
-            f"The limits must be whole numbers of {budget.get_unit_display()}.", remedy="Enter whole numbers."
+            f"The limits must be whole numbers of {budget.get_unit_display()}.",
+            remedy="Enter whole numbers.",
         )
 
 
 def _unmoved(budget: Budget, before: Budget) -> None:
-    """Its entries are of one agent or endpoint, in one unit. Where it begins anew otherwise, what goes on is summed up once more."""
+    """Its entries are of one agent or endpoint, in one unit. Where it begins anew otherwise, what
+    goes on is summed up once more."""
     if (before.period, before.time_zone) != (budget.period, budget.time_zone):
         BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
-    if (before.agent_id, before.endpoint_id, before.unit) != (budget.agent_id, budget.endpoint_id, budget.unit):
+    if (before.agent_id, before.endpoint_id, before.unit) != (
+        budget.agent_id,
+        budget.endpoint_id,
+        budget.unit,
+    ):
         raise ConfigInvalid(
             "The agent, endpoint and unit of a budget cannot change, because its entries depend on them.",
             remedy="Delete the budget, and add a new one.",
@@ -105,14 +125,20 @@ def _said(mark: Any) -> str | None:
 
 @transaction.atomic
 def delete_budget(*, budget: Budget, actor: str) -> None:
-    """Delete a budget with its books. What is out for it goes on, and is counted nowhere. Raises NotFound where somebody
-    was quicker.
+    """Delete a budget with its books. What is out for it goes on, and is counted nowhere. Raises
+    NotFound where somebody was quicker.
     """
     rows = Budget.objects.select_for_update().order_by().filter(pk=budget.pk)
     if rows.first() is None:  # locked before its rows, as by whoever spends
-        raise NotFound(error_texts.not_found("budget", budget.slug), remedy=error_texts.NOTHING_TO_DO)
+        raise NotFound(
+            error_texts.not_found("budget", budget.slug), remedy=error_texts.NOTHING_TO_DO
+        )
     audit.record(
-        kind="budget.deleted", actor=actor, subject=f"budget:{budget.slug}", **_holder(budget), book=budget.book_name
+        kind="budget.deleted",
+        actor=actor,
+        subject=f"budget:{budget.slug}",
+        **_holder(budget),
+        book=budget.book_name,
     )
     budget.delete()
 
@@ -122,7 +148,8 @@ def delete_budget(*, budget: Budget, actor: str) -> None:
 
 def standings(budgets: Iterable[Budget]) -> dict[int, Standing]:
     """How these budgets stand now, by their keys; in two queries, locking and writing nothing."""
-    rows, now = list(budgets), database_now()
+    rows = list(budgets)
+    now = database_now()
     spans = {row.pk: span(Period(row.period), now, row.zone) for row in rows}
     periods = BudgetPeriod.objects.filter(budget__in=rows, end__gt=now).order_by()
     spent = {(each.budget_id, each.start, each.end): each.spent for each in periods}
@@ -130,11 +157,14 @@ def standings(budgets: Iterable[Budget]) -> dict[int, Standing]:
     reserved = {each["budget"]: each["total"] for each in held.annotate(total=Sum("amount"))}
     return {
         row.pk: Standing(
-            Book(spent.get((row.pk, found.start, found.end), 0), reserved.get(row.pk, 0), *row.marks),
-            found.start, found.end,
+            Book(
+                spent.get((row.pk, found.start, found.end), 0), reserved.get(row.pk, 0), *row.marks
+            ),
+            found.start,
+            found.end,
         )
         for row, found in ((row, spans[row.pk]) for row in rows)
-    }  # fmt: skip
+    }
 
 
 # For those who spend
@@ -147,15 +177,18 @@ def borne_by(payers: Collection[str]) -> QuerySet[Budget]:
 
 
 def locked(payers: Collection[str], units: Iterable[Unit]) -> list[Budget]:
-    """Those of them that count one of these, held for this transaction, always in the same order."""
+    """Those of them that count one of these, held for this transaction, always in the same
+    order."""
     rows = borne_by(payers).filter(unit__in=[*units]).select_related("agent", "endpoint")
     return list(rows.select_for_update(of=("self",)).order_by("pk"))
 
 
 def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
-    """The budget's period at ``now``. A clock that was set back finds the one before with what was spent in it.
+    """The budget's period at ``now``. A clock that was set back finds the one before with what was
+    spent in it.
 
-    The signed entries decide what was spent: a row that says something else was changed by hand, and is corrected.
+    The signed entries decide what was spent: a row that says something else was changed by hand,
+    and is corrected.
     """
     found = span(Period(budget.period), now, budget.zone)
     periods = BudgetPeriod.objects.filter(budget=budget, start=found.start, end=found.end)
@@ -166,11 +199,14 @@ def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
             row.spent = row.signed
             row.save(update_fields=["spent"])
         return cast(BudgetPeriod, row)
-    # Not 0 where the budget was made to begin anew otherwise in the midst of it, or where the row is lost.
+    # Not 0 where the budget was made to begin anew otherwise in the midst of it, or where the row
+    # is lost.
     last = budget.entries.filter(seq=budget.book_seq, start=found.start, end=found.end).first()
     within = budget.entries.filter(at__gte=found.start, at__lt=found.end)
     before = last.spent if last else within.aggregate(total=Sum("amount"))["total"] or 0
-    return BudgetPeriod.objects.create(budget=budget, start=found.start, end=found.end, spent=before)
+    return BudgetPeriod.objects.create(
+        budget=budget, start=found.start, end=found.end, spent=before
+    )
 
 
 def book_of(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
@@ -181,15 +217,24 @@ def book_of(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
     return Book(period.spent, held.aggregate(total=Sum("amount"))["total"] or 0, *budget.marks)
 
 
-def spend(budget: Budget, kind: str, amount: int, *, agent: str, reference: str, now: datetime) -> None:
+def spend(
+    budget: Budget, kind: str, amount: int, *, agent: str, reference: str, now: datetime
+) -> None:
     """Write down what was spent, with what people are to be told of it."""
     period = period_of(budget, now)
     period.spent += amount
     period.save(update_fields=["spent"])
     entry = BudgetEntry(
-        budget=budget, kind=kind, amount=amount, agent_slug=agent, reference=reference, at=now,
-        start=period.start, end=period.end, spent=period.spent,
-    )  # fmt: skip
+        budget=budget,
+        kind=kind,
+        amount=amount,
+        agent_slug=agent,
+        reference=reference,
+        at=now,
+        start=period.start,
+        end=period.end,
+        spent=period.spent,
+    )
     budget.sign(entry)
     entry.save()
     Budget.objects.filter(pk=budget.pk).update(**budget.head)
@@ -197,12 +242,17 @@ def spend(budget: Budget, kind: str, amount: int, *, agent: str, reference: str,
 
 
 def tell(budget: Budget, period: BudgetPeriod, now: datetime, *, refused: bool = False) -> None:
-    """Owe channels what they have not been told of in this period: that a mark is reached, or that something was refused."""
+    """Owe channels what they have not been told of in this period: that a mark is reached, or that
+    something was refused."""
     book = Book(period.spent, 0, *budget.marks)
     if book.soft is not None and book.warns() and period.soft_told_at is None:
         period.soft_told_at = now
         _owe(Event.BUDGET_SOFT, budget, period, book.soft, now)
-    if book.hard is not None and (refused or book.level is Level.SPENT) and period.hard_told_at is None:
+    if (
+        book.hard is not None
+        and (refused or book.level is Level.SPENT)
+        and period.hard_told_at is None
+    ):
         period.hard_told_at = now
         _owe(Event.BUDGET_SPENT, budget, period, book.hard, now)
     period.save(update_fields=["soft_told_at", "hard_told_at"])
@@ -210,9 +260,17 @@ def tell(budget: Budget, period: BudgetPeriod, now: datetime, *, refused: bool =
 
 def _owe(event: Event, budget: Budget, period: BudgetPeriod, mark: int, now: datetime) -> None:
     data = {
-        "budget": budget.slug, "agent": "", "endpoint": "", **_holder(budget), "counts": budget.unit, "period": budget.period,
-        "spent": shown(period.spent, budget.counts), "mark": shown(mark, budget.counts),
+        "budget": budget.slug,
+        "agent": "",
+        "endpoint": "",
+        **_holder(budget),
+        "counts": budget.unit,
+        "period": budget.period,
+        "spent": shown(period.spent, budget.counts),
+        "mark": shown(mark, budget.counts),
         "ends": period.end.isoformat(),
         "url": f"{settings.SITE_URL}/admin/mcpregistry/budget/{budget.pk}/change/",
-    }  # fmt: skip
-    outbox.enqueue_budget(event, key=f"{budget.pk}:{period.start:%Y%m%d%H%M}:{budget.period}", data=data, now=now)
+    }
+    outbox.enqueue_budget(
+        event, key=f"{budget.pk}:{period.start:%Y%m%d%H%M}:{budget.period}", data=data, now=now
+    )

@@ -13,9 +13,11 @@ from mcpregistry.models import Agent, RateLevel
 
 @transaction.atomic
 def lease(*, agent_id: int, limit: int, wanted: int) -> tuple[int, float]:
-    """(calls that were taken out of the agent's bucket, at most ``wanted``; seconds until there is one, if none was).
+    """(calls that were taken out of the agent's bucket, at most ``wanted``; seconds until there is
+    one, if none was).
 
-    ``limit``: calls per minute, above 0. A bucket that nobody has used yet is full, as is that of an agent that is gone.
+    ``limit``: calls per minute, above 0. A bucket that nobody has used yet is full, as is that of
+    an agent that is gone.
     """
     now = database_now()
     if (

@@ -1,8 +1,10 @@
-"""What calls and turns of models spend: reserved before they go out, written down when they have ended.
+"""What calls and turns of models spend: reserved before they go out, written down when they have
+ended.
 
-A call's reservation is the note that it is still to be written down: it goes in the transaction that does so, which reads
-the call's own record. So a process that dies in between loses nothing, and nothing is spent twice. A turn's goes in the
-transaction that writes the turn. What is out is held against the hard limit, so that many at once cannot all pass on it.
+A call's reservation is the note that it is still to be written down: it goes in the transaction
+that does so, which reads the call's own record. So a process that dies in between loses nothing,
+and nothing is spent twice. A turn's goes in the transaction that writes the turn. What is out is
+held against the hard limit, so that many at once cannot all pass on it.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ class BudgetSpent(SlipsnisseError):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is about to be spent at most, and who pays: the agent ``by`` that makes it, the endpoint ``door`` by which it
-    came, and whoever has caused it (``payers``: all of them, as ``domain.budgets`` names them).
+    """What is about to be spent at most, and who pays: the agent ``by`` that makes it, the endpoint
+    ``door`` by which it came, and whoever has caused it (``payers``: all of them, as
+    ``domain.budgets`` names them).
 
-    ``left``: of what something must be left, though it is not known how much will be spent. ``hears``: whether the answer
-    has room for what its agent is to be told; else the next one tells it. ``twice``: as much again must be left besides, for
-    the last word of whoever asks; it is not set aside, and a refusal for it alone is none that people are told of.
+    ``left``: of what something must be left, though it is not known how much will be spent.
+    ``hears``: whether the answer has room for what its agent is to be told; else the next one tells
+    it. ``twice``: as much again must be left besides, for the last word of whoever asks; it is not
+    set aside, and a refusal for it alone is none that people are told of.
     """
 
     by: str
@@ -52,7 +56,8 @@ class Needs:
     door: str = ""
 
     def own(self, budget: Budget) -> bool:
-        """Whether it is a budget of which whoever makes it is told, as others are not who have only caused it."""
+        """Whether it is a budget of which whoever makes it is told, as others are not who have only
+        caused it."""
         return budget.payer in (self.by, self.door)
 
 
@@ -66,7 +71,8 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether it was reserved (``refusal`` None), and what the agent that makes it should be told, once in each period."""
+    """Whether it was reserved (``refusal`` None), and what the agent that makes it should be told,
+    once in each period."""
 
     refusal: BudgetSpent | None = None
     remarks: tuple[Remark, ...] = ()
@@ -74,11 +80,13 @@ class Answer:
 
 @transaction.atomic
 def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
-    """Set aside what is needed of every budget that bears it, or of none. Asked again, the last time counts."""
+    """Set aside what is needed of every budget that bears it, or of none. Asked again, the last
+    time counts."""
     now = database_now()
     found = []
     for budget in books.locked(needs.payers, [*needs.amounts, *needs.left]):
-        more, period = needs.amounts.get(budget.counts, 0), books.period_of(budget, now)
+        more = needs.amounts.get(budget.counts, 0)
+        period = books.period_of(budget, now)
         book = books.book_of(budget, period, without=reference)
         wanted = 2 * more if needs.twice else more
         if not book.bears(wanted) and settle_ended(budget, now):
@@ -92,17 +100,21 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
     for budget, _, _, more in found:
         if budget.counts in needs.amounts:
             BudgetReservation.objects.update_or_create(
-                kind=kind, reference=reference, budget=budget,
+                kind=kind,
+                reference=reference,
+                budget=budget,
                 defaults={"amount": more, "agent_slug": needs.by, "made_at": now},
-            )  # fmt: skip
+            )
     news = [each for each in found if needs.hears and _is_news(*each, needs)]
     return Answer(remarks=tuple(_remarked(*each) for each in news))
 
 
 @transaction.atomic
 def remarks(needs: Needs) -> tuple[Remark, ...]:
-    """What the agent should be told before a call goes out for which everything was set aside long ago."""
-    now, found = database_now(), []
+    """What the agent should be told before a call goes out for which everything was set aside long
+    ago."""
+    now = database_now()
+    found = []
     for budget in books.locked(needs.payers, [*needs.amounts, *needs.left]):
         period = books.period_of(budget, now)
         found.append((budget, period, books.book_of(budget, period), 0))
@@ -122,25 +134,44 @@ def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> Re
     BudgetPeriod.objects.filter(pk=period.pk).update(agent_told=True)
     used = shown(book.spent + book.reserved + more, budget.counts)
     of = f" of {shown(book.hard, budget.counts)}" if book.hard is not None else ""
-    after = " After that, such calls are refused until" if book.hard is not None else " It resets at"
+    after = (
+        " After that, such calls are refused until" if book.hard is not None else " It resets at"
+    )
     whose = f"'{budget.slug}'" if budget.agent else f"'{budget.slug}' of this endpoint"
     said = f"Budget {whose}: {used}{of} are used in this {budget.period}.{after} {_moment(period.end)}."
     return Remark(said, period.pk)
 
 
-def _refusal(budget: Budget, period: BudgetPeriod, book: Book, more: int, needs: Needs) -> BudgetSpent:
+def _refusal(
+    budget: Budget, period: BudgetPeriod, book: Book, more: int, needs: Needs
+) -> BudgetSpent:
     assert book.hard is not None
-    whose = f"'{budget.slug}'" if budget.payer == needs.by else f"'{budget.slug}' of the {budget.whose}"
-    mark, spent = shown(book.hard, budget.counts), shown(book.spent, budget.counts)
+    whose = (
+        f"'{budget.slug}'" if budget.payer == needs.by else f"'{budget.slug}' of the {budget.whose}"
+    )
+    mark = shown(book.hard, budget.counts)
+    spent = shown(book.spent, budget.counts)
     said = f"The budget {whose} allows {mark} each {budget.period}: {spent} are spent"
-    said += f", {shown(book.reserved, budget.counts)} are reserved for calls in progress" if book.reserved else ""
     said += (
-        f", and this request may need {shown(more, budget.counts)}." if more > (budget.counts is Unit.CALLS) else "."
+        f", {shown(book.reserved, budget.counts)} are reserved for calls in progress"
+        if book.reserved
+        else ""
+    )
+    said += (
+        f", and this request may need {shown(more, budget.counts)}."
+        if more > (budget.counts is Unit.CALLS)
+        else "."
     )
     if max(more, 1) > book.hard:
-        return BudgetSpent(said, remedy="The budget can never cover this request: ask an operator for a larger budget.")
+        return BudgetSpent(
+            said,
+            remedy="The budget can never cover this request: ask an operator for a larger budget.",
+        )
     until = _moment(period.end)
-    return BudgetSpent(said, remedy=f"It resets at {until}. To continue earlier, ask an operator for a higher limit.")
+    return BudgetSpent(
+        said,
+        remedy=f"It resets at {until}. To continue earlier, ask an operator for a higher limit.",
+    )
 
 
 def _moment(at: datetime) -> str:
@@ -152,9 +183,11 @@ def _moment(at: datetime) -> str:
 
 @transaction.atomic
 def settle(*, call_id: str) -> bool:
-    """Write down what the call has spent, if its record says that it has ended. False: it goes on, or it was done before."""
+    """Write down what the call has spent, if its record says that it has ended. False: it goes on,
+    or it was done before."""
     held = BudgetReservation.objects.filter(kind=Kind.CALL, reference=call_id).values("budget")
-    now, done = database_now(), False
+    now = database_now()
+    done = False
     for budget in _locked_by_key(held):
         done = bool(_settled(budget, [call_id], now)) or done
     return done
@@ -169,7 +202,10 @@ def release(*, kind: str, reference: str) -> None:
 def settle_due() -> int:
     """Write down every call that has ended without that; the clock does it. Returns how many."""
     rows = _ended(BudgetReservation.objects.filter(kind=Kind.CALL), database_now())
-    return sum(settle(call_id=call_id) for call_id in {*rows.values_list("reference", flat=True)[:_AT_ONCE]})
+    return sum(
+        settle(call_id=call_id)
+        for call_id in {*rows.values_list("reference", flat=True)[:_AT_ONCE]}
+    )
 
 
 def settle_ended(budget: Budget, now: datetime) -> int:
@@ -193,7 +229,9 @@ def _ended(rows: QuerySet[BudgetReservation], now: datetime) -> QuerySet[BudgetR
 def _settled(budget: Budget, calls: Iterable[str], now: datetime) -> int:
     """Of a budget that is locked: who comes second finds the reservation gone."""
     done = 0
-    for held in BudgetReservation.objects.filter(budget=budget, kind=Kind.CALL, reference__in=[*calls]):
+    for held in BudgetReservation.objects.filter(
+        budget=budget, kind=Kind.CALL, reference__in=[*calls]
+    ):
         call = Invocation.objects.filter(pk=held.reference).first()
         if call is None and held.made_at > now - UNRECORDED:
             continue
@@ -201,8 +239,20 @@ def _settled(budget: Budget, calls: Iterable[str], now: datetime) -> int:
             continue
         held.delete()
         done += 1
-        if held.amount > 0 and call is not None and call.dispatched_at is not None and call.state != State.NOT_SENT:
-            books.spend(budget, Kind.CALL, held.amount, agent=held.agent_slug, reference=held.reference, now=now)
+        if (
+            held.amount > 0
+            and call is not None
+            and call.dispatched_at is not None
+            and call.state != State.NOT_SENT
+        ):
+            books.spend(
+                budget,
+                Kind.CALL,
+                held.amount,
+                agent=held.agent_slug,
+                reference=held.reference,
+                now=now,
+            )
     return done
 
 
@@ -210,7 +260,8 @@ def _settled(budget: Budget, calls: Iterable[str], now: datetime) -> int:
 
 
 def spend_turn(*, run: str, reference: str, needs: Needs) -> None:
-    """Write down what a turn of the run has spent (``needs.amounts``), in the transaction that writes the turn down."""
+    """Write down what a turn of the run has spent (``needs.amounts``), in the transaction that
+    writes the turn down."""
     release(kind=Kind.TURN, reference=run)
     now = database_now()
     for budget in books.locked(needs.payers, [*needs.amounts]):
@@ -219,8 +270,12 @@ def spend_turn(*, run: str, reference: str, needs: Needs) -> None:
 
 
 def lose_turn(*, run: str, reference: str) -> None:
-    """Whoever made a turn of the run has died in it: its provider may well charge the money that was set aside for it."""
-    held = {each.budget_id: each for each in BudgetReservation.objects.filter(kind=Kind.TURN, reference=run)}
+    """Whoever made a turn of the run has died in it: its provider may well charge the money that
+    was set aside for it."""
+    held = {
+        each.budget_id: each
+        for each in BudgetReservation.objects.filter(kind=Kind.TURN, reference=run)
+    }
     if not held:
         return
     now = database_now()

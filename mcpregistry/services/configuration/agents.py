@@ -1,4 +1,5 @@
-"""Read agents with their grants and budgets, for a snapshot. There can be thousands, so equal values are made once."""
+"""Read agents with their grants and budgets, for a snapshot. There can be thousands, so equal
+values are made once."""
 
 from __future__ import annotations
 
@@ -19,14 +20,26 @@ def read_grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]
     """Return the grants of agents and of endpoints, by their keys."""
     by_agent: dict[int, list[GrantSpec]] = defaultdict(list)
     by_endpoint: dict[int, list[GrantSpec]] = defaultdict(list)
-    columns = ("agent_id", "endpoint_id", "server_id", "tool_id", "expires_at", "kind", "uri", "pins")
+    columns = (
+        "agent_id",
+        "endpoint_id",
+        "server_id",
+        "tool_id",
+        "expires_at",
+        "kind",
+        "uri",
+        "pins",
+    )
     rows = Grant.objects.order_by("id").annotate(pins=_text_of("argument_pins"))
-    alike: dict[tuple[Any, ...], GrantSpec] = {}  # of thousands of agents, many are granted the same
+    # of thousands of agents, many are granted the same
+    alike: dict[tuple[Any, ...], GrantSpec] = {}
     for agent, endpoint, *granted in rows.values_list(*columns):
         spec = alike.get(tuple(granted))
         if spec is None:
             server, tool, until, kind, uri, pins = granted
-            spec = GrantSpec(server, tool, json.loads(pins), until.timestamp() if until else None, kind, uri)
+            spec = GrantSpec(
+                server, tool, json.loads(pins), until.timestamp() if until else None, kind, uri
+            )
             alike[tuple(granted)] = spec
         if agent is not None:
             by_agent[agent].append(spec)
@@ -35,7 +48,9 @@ def read_grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]
     return by_agent, by_endpoint
 
 
-def read_agents(grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]) -> dict[str, AgentSpec]:
+def read_agents(
+    grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]
+) -> dict[str, AgentSpec]:
     """Return the enabled agents by their short names."""
     columns = ("id", "slug", "calls_per_minute", "hold_seconds", "energy_pool_id", "written")
     enabled = Agent.objects.filter(enabled=True).annotate(written=_text_of("capabilities"))
@@ -59,7 +74,8 @@ def read_agents(grants: dict[int, list[GrantSpec]], budgets: dict[int, set[str]]
 
 
 def _text_of(column: str) -> Cast:
-    """Return a column of JSON as the text that is stored. Most rows have the same, so that few texts have to be parsed."""
+    """Return a column of JSON as the text that is stored. Most rows have the same, so that few
+    texts have to be parsed."""
     return Cast(column, TextField())
 
 

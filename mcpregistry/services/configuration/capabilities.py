@@ -1,7 +1,9 @@
-"""What the capabilities that people write mean among the servers there are; see ``domain.policy.access``.
+"""What the capabilities that people write mean among the servers there are; see
+``domain.policy.access``.
 
-Invariant: a server that comes later never widens an agent. Its short name is refused while it would give a written
-capability a second meaning; and a name that has two all the same (a tool approved later, say) counts for nothing.
+Invariant: a server that comes later never widens an agent. Its short name is refused while it would
+give a written capability a second meaning; and a name that has two all the same (a tool approved
+later, say) counts for nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ Meanings = dict[str, tuple[str, ...]]
 
 
 def meanings(capabilities: Iterable[str]) -> Meanings:
-    """The readings of each capability; every server counts, also one that is a draft or disabled."""
+    """The readings of each capability; every server counts, also one that is a draft or
+    disabled."""
     written = set(capabilities)
     slugs = () if all(map(is_plain, written)) else Server.objects.values_list("slug", flat=True)
     return _among(written, frozenset(slugs))
@@ -26,11 +29,14 @@ def check_capabilities(capabilities: Iterable[str]) -> None:
     """Raises ConfigInvalid for one that could mean two things."""
     for name, found in meanings(capabilities).items():
         if len(found) > 1:
-            raise ConfigInvalid(f"The capability '{name}' has more than one meaning.", remedy=_write_one_of(found))
+            raise ConfigInvalid(
+                f"The capability '{name}' has more than one meaning.", remedy=_write_one_of(found)
+            )
 
 
 def check_slug(slug: str, before: str = "") -> None:
-    """Raises ConfigInvalid when a server of this name would give an agent's capability a second meaning.
+    """Raises ConfigInvalid when a server of this name would give an agent's capability a second
+    meaning.
 
     ``before``: the name that the server has now, if it has one."""
     holders = dict[str, str]()
@@ -38,7 +44,9 @@ def check_slug(slug: str, before: str = "") -> None:
         holders |= {name: agent for name in names if fits(name, [slug])}
     if not holders:
         return
-    others = frozenset(Server.objects.exclude(slug__in=[slug, before]).values_list("slug", flat=True))
+    others = frozenset(
+        Server.objects.exclude(slug__in=[slug, before]).values_list("slug", flat=True)
+    )
     for name, found in _among(holders.keys(), others).items():
         if found:
             raise ConfigInvalid(

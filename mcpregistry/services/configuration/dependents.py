@@ -1,8 +1,9 @@
 """Records that are deleted together with the record that they are about.
 
-A rule, a grant or a budget often belongs to somebody with more rights than the person who deletes its server, agent or
-endpoint. So a person can only delete a record if they may also delete each of these, and each of these gets its own entry
-in the audit log. The database deletes them (``CASCADE``).
+A rule, a grant or a budget often belongs to somebody with more rights than the person who deletes
+its server, agent or endpoint. So a person can only delete a record if they may also delete each of
+these, and each of these gets its own entry in the audit log. The database deletes them
+(``CASCADE``).
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def _usable_tokens() -> Q:
 class DependentKind:
     """A kind of record whose deletion needs a right of its own.
 
-    ``permission``: that right. ``event``, ``subject`` and ``facts``: its entry in the audit log. ``counting``: which rows
-    still have an effect; the others are deleted without a check and without an entry.
+    ``permission``: that right. ``event``, ``subject`` and ``facts``: its entry in the audit log.
+    ``counting``: which rows still have an effect; the others are deleted without a check and
+    without an entry.
     """
 
     model: type[Model]
@@ -57,20 +59,38 @@ class DependentKind:
 
 
 _KINDS = [
-    DependentKind(PolicyRule, "mcpregistry.delete_policyrule", "rule.deleted", lambda row: f"rule:{row.pk}"),
+    DependentKind(
+        PolicyRule, "mcpregistry.delete_policyrule", "rule.deleted", lambda row: f"rule:{row.pk}"
+    ),
     DependentKind(Grant, "mcpregistry.delete_grant", "grant.withdrawn", lambda row: f"grant:{row}"),
     DependentKind(
-        Permit, "mcpregistry.decide_approval", "permit.revoked", lambda row: f"permit:{row.pk}", _usable_permits
+        Permit,
+        "mcpregistry.decide_approval",
+        "permit.revoked",
+        lambda row: f"permit:{row.pk}",
+        _usable_permits,
     ),
     DependentKind(
-        Budget, "mcpregistry.delete_budget", "budget.deleted", lambda row: f"budget:{row.slug}",
+        Budget,
+        "mcpregistry.delete_budget",
+        "budget.deleted",
+        lambda row: f"budget:{row.slug}",
         facts=lambda row: {"book": row.book_name},
     ),
-    DependentKind(Token, "mcpregistry.delete_token", "token.revoked", lambda row: f"agent:{row.agent}", _usable_tokens),
     DependentKind(
-        Workspace, "mcpregistry.delete_workspace", "workspace.deleted", lambda row: f"workspace:{row.directory}"
+        Token,
+        "mcpregistry.delete_token",
+        "token.revoked",
+        lambda row: f"agent:{row.agent}",
+        _usable_tokens,
     ),
-]  # fmt: skip
+    DependentKind(
+        Workspace,
+        "mcpregistry.delete_workspace",
+        "workspace.deleted",
+        lambda row: f"workspace:{row.directory}",
+    ),
+]
 
 
 def add_dependent_kind(kind: DependentKind) -> None:
@@ -86,7 +106,8 @@ def dependent_models() -> set[type[Model]]:
 
 @cache
 def cascade_paths(model: type[Model], target: type[Model]) -> tuple[str, ...]:
-    """The ways by which a row of ``model`` is deleted with one of ``target``, as lookups, for example ``tool__server``."""
+    """The ways by which a row of ``model`` is deleted with one of ``target``, as lookups, for
+    example ``tool__server``."""
     found: list[str] = []
     for column in model._meta.concrete_fields:
         if (
@@ -101,7 +122,9 @@ def cascade_paths(model: type[Model], target: type[Model]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def find_dependents(row: Model, *, own: Collection[type[Model]] = ()) -> list[tuple[DependentKind, Any]]:
+def find_dependents(
+    row: Model, *, own: Collection[type[Model]] = ()
+) -> list[tuple[DependentKind, Any]]:
     """Find the records that would be deleted with this one and need a right of their own.
 
     ``own``: models whose rows are part of the record, such as the whitelist of an expert tool.
@@ -123,8 +146,11 @@ def name_dependents(found: Iterable[tuple[DependentKind, Any]]) -> list[str]:
     return [f"{kind.model._meta.verbose_name} '{printable(str(row), 100)}'" for kind, row in found]
 
 
-def end_dependents(row: Model, *, actor: str, rights: Rights, own: Collection[type[Model]] = ()) -> None:
-    """Write the audit entries of the records that are deleted with this one. Call it in the transaction that deletes it.
+def end_dependents(
+    row: Model, *, actor: str, rights: Rights, own: Collection[type[Model]] = ()
+) -> None:
+    """Write the audit entries of the records that are deleted with this one. Call it in the
+    transaction that deletes it.
 
     Raises Conflict, which names the records, if ``rights`` does not cover one of them.
     """
@@ -152,7 +178,8 @@ def _refusal(row: Model, kept: list[tuple[DependentKind, Any]]) -> Conflict:
 
 
 def _lock(row: Model) -> None:
-    """Lock the record, so that no transaction can add a dependent between the check and the deletion."""
+    """Lock the record, so that no transaction can add a dependent between the check and the
+    deletion."""
     model = type(row)
     locked: set[tuple[Any, str]] = {(model, "pk")}
     for kind in _KINDS:
@@ -165,8 +192,11 @@ def _lock(row: Model) -> None:
         list(rows.select_for_update().values_list("pk", flat=True))
 
 
-def switch_off_channels(*, server: Server | None = None, rules: Collection[int] = (), actor: str) -> None:
-    """Disable the channels that are limited to what is deleted: with an empty list they would be sent every event."""
+def switch_off_channels(
+    *, server: Server | None = None, rules: Collection[int] = (), actor: str
+) -> None:
+    """Disable the channels that are limited to what is deleted: with an empty list they would be
+    sent every event."""
     limits = [("rules", {*rules})] + ([("servers", {server.pk})] if server is not None else [])
     for column, gone in limits:
         for channel in Channel.objects.filter(enabled=True, **{f"{column}__in": gone}).distinct():
@@ -174,6 +204,9 @@ def switch_off_channels(*, server: Server | None = None, rules: Collection[int] 
                 channel.enabled = False
                 channel.save()
                 audit.record(
-                    kind="channel.changed", actor=actor, subject=f"channel:{channel.name}", enabled=False,
+                    kind="channel.changed",
+                    actor=actor,
+                    subject=f"channel:{channel.name}",
+                    enabled=False,
                     reason=f"all {column} to which the channel was limited were deleted",
-                )  # fmt: skip
+                )

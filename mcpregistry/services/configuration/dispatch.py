@@ -1,6 +1,7 @@
 """Waking a worker. A message carries a task's name and ids, nothing else.
 
-Whatever a message asks for is a row as well, so a lost one only delays the work until the next tick.
+Whatever a message asks for is a row as well, so a lost one only delays the work until the next
+tick.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ _carrier: Carrier | None = None
 
 
 def carry_by(carrier: Carrier | None) -> None:
-    """Hand this process's messages to a worker of its own instead of the broker; None: to the broker again."""
+    """Hand this process's messages to a worker of its own instead of the broker; None: to the
+    broker again."""
     global _carrier  # noqa: PLW0603 - one way out per process
     _carrier = carrier
 
 
 def wake(task: str, *ids: int | str) -> bool:
-    """Send ``mcpregistry.tasks.<task>`` with ids. False, within about a second, when the broker is away."""
+    """Send ``mcpregistry.tasks.<task>`` with ids. False, within about a second, when the broker is
+    away."""
     return send(f"mcpregistry.tasks.{task}", *ids)
 
 
@@ -39,13 +42,16 @@ def send(task: str, *ids: int | str) -> bool:
     try:
         celery_app().send_task(task, args=list(ids), retry=False)
     except OperationalError as error:
-        log.warning("broker_away", task=task, ids=ids, cause=type(error.__cause__ or error).__name__)
+        log.warning(
+            "broker_away", task=task, ids=ids, cause=type(error.__cause__ or error).__name__
+        )
         return False
     return True
 
 
 def celery_app() -> Any:
-    """The project's Celery app; where it is not loaded (runmcp), Celery's own with the same settings."""
+    """The project's Celery app; where it is not loaded (runmcp), Celery's own with the same
+    settings."""
     from celery import current_app
 
     if current_app.main == "default":

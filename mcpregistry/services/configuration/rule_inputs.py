@@ -1,7 +1,8 @@
-"""Columns that conditions of policy rules read: changing one can make a rule start or stop matching.
+"""Columns that conditions of policy rules read: changing one can make a rule start or stop
+matching.
 
-A person who may change a server, but not rules, must not decide what a rule matches. So while an enabled rule reads such a
-column, changing the column needs the right to change rules.
+A person who may change a server, but not rules, must not decide what a rule matches. So while an
+enabled rule reads such a column, changing the column needs the right to change rules.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from mcpregistry.domain.rights import Rights
 from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 
-MAY_CHANGE_RULES, _MAY_SEE_RULES = "mcpregistry.change_policyrule", "mcpregistry.view_policyrule"
+MAY_CHANGE_RULES = "mcpregistry.change_policyrule"
+_MAY_SEE_RULES = "mcpregistry.view_policyrule"
 _NAMED = 5  # rules that a refusal names
 
 # By model: its attributes that conditions can read, with what conditions call them.
 RULE_INPUTS: dict[type[Model], Mapping[str, tuple[str, ...]]] = {
-    Server: {"slug": ("server.slug",), "title": ("server.title",), "transport": ("server.transport",)},
+    Server: {
+        "slug": ("server.slug",),
+        "title": ("server.title",),
+        "transport": ("server.transport",),
+    },
     Endpoint: {"slug": ("call.endpoint",)},
     Agent: {"slug": ("agent.slug",)},
     Tool: {"idempotent": ("tool.idempotent",)},
@@ -35,15 +41,18 @@ def add_rule_inputs(model: type[Model], attributes: Mapping[str, tuple[str, ...]
 
 
 def check_rule_inputs(row: Model, before: Model | None, *, rights: Rights) -> None:
-    """Raises Denied when saving the row would change what an enabled rule reads, and ``rights`` does not cover rules.
+    """Raises Denied when saving the row would change what an enabled rule reads, and ``rights``
+    does not cover rules.
 
-    ``before``: the row as it is stored, locked by ``take_current``. A new row, which has none, is never refused: nobody
-    has granted anything of it yet.
+    ``before``: the row as it is stored, locked by ``take_current``. A new row, which has none, is
+    never refused: nobody has granted anything of it yet.
     """
     if before is None:
         return
     changed = {
-        name: fields for name, fields in RULE_INPUTS[type(row)].items() if getattr(before, name) != getattr(row, name)
+        name: fields
+        for name, fields in RULE_INPUTS[type(row)].items()
+        if getattr(before, name) != getattr(row, name)
     }
     if not changed or rights(MAY_CHANGE_RULES):
         return
@@ -51,15 +60,22 @@ def check_rule_inputs(row: Model, before: Model | None, *, rights: Rights) -> No
         raise _refusal(before, changed, readers, named=rights(_MAY_SEE_RULES))
 
 
-def find_reading_rules(before: Any, after: Any, changed: Mapping[str, tuple[str, ...]]) -> list[PolicyRule]:
+def find_reading_rules(
+    before: Any, after: Any, changed: Mapping[str, tuple[str, ...]]
+) -> list[PolicyRule]:
     """The enabled rules that can concern the record and read one of the changed attributes."""
     fields = {field for each in changed.values() for field in each}
     rules = PolicyRule.objects.live().filter(_about(before))
-    return [rule for rule in rules if reads(rule.condition, fields) or _names(rule, before, after, fields)]
+    return [
+        rule
+        for rule in rules
+        if reads(rule.condition, fields) or _names(rule, before, after, fields)
+    ]
 
 
 def reads(condition: str, fields: Collection[str]) -> bool:
-    """Whether a condition reads one of these fields, such as ``server.slug``. A condition that cannot be used reads none."""
+    """Whether a condition reads one of these fields, such as ``server.slug``. A condition that
+    cannot be used reads none."""
     if not condition.strip():
         return False
     try:
@@ -74,7 +90,8 @@ def _names(rule: PolicyRule, before: Any, after: Any, fields: Collection[str]) -
 
 
 def _about(row: Any) -> Q:
-    """Rules that are limited to another server, tool, agent or endpoint do not concern the record."""
+    """Rules that are limited to another server, tool, agent or endpoint do not concern the
+    record."""
     if isinstance(row, Server):
         return (Q(server=None) | Q(server=row)) & (Q(tool=None) | Q(tool__server=row))
     if isinstance(row, Tool):
@@ -87,7 +104,11 @@ def _about(row: Any) -> Q:
 def _refusal(row: Any, changed: Iterable[str], rules: list[PolicyRule], *, named: bool) -> Denied:
     names = [f"'{printable(rule.name, 100)}'" for rule in rules]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    who = f"the rules {', '.join(names[:_NAMED])}{more}" if named else f"{len(rules)} of the policy rules"
+    who = (
+        f"the rules {', '.join(names[:_NAMED])}{more}"
+        if named
+        else f"{len(rules)} of the policy rules"
+    )
     return Denied(
         f"You do not have permission to change {', '.join(changed)} of the {row._meta.verbose_name} "
         f"'{printable(str(row), 100)}'. After the change, {who} could match other calls.",

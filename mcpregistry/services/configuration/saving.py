@@ -1,7 +1,8 @@
-"""One way to save a configured row: it is checked as by a form, and a refusal is one sentence with a remedy.
+"""One way to save a configured row: it is checked as by a form, and a refusal is one sentence with
+a remedy.
 
-Each service that saves a row calls ``take_current`` first. Then saving does not undo changes that were made since the row
-was read.
+Each service that saves a row calls ``take_current`` first. Then saving does not undo changes that
+were made since the row was read.
 """
 
 from __future__ import annotations
@@ -24,21 +25,27 @@ DEPTH = 3  # levels above a column's value in a document of the whole site: sect
 
 
 def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
-    """Lock the row in the database, and take over each column from there that the caller has not changed.
+    """Lock the row in the database, and take over each column from there that the caller has not
+    changed.
 
-    ``own`` names columns that the database decides in any case, because only their own services may write them. Returns
-    the row as it is stored, or None for a new one. Raises NotFound if it was deleted in the meantime. Call it in the
-    transaction that saves the row, before anything is checked.
+    ``own`` names columns that the database decides in any case, because only their own services may
+    write them. Returns the row as it is stored, or None for a new one. Raises NotFound if it was
+    deleted in the meantime. Call it in the transaction that saves the row, before anything is
+    checked.
     """
     if row._state.adding:
         return None
     # Not for its key, so that calls which refer to the row can be recorded in the meantime.
-    rows = type(row)._base_manager.select_for_update(no_key=True).order_by()  # by no other table, which is not locked
+    # by no other table, which is not locked
+    rows = type(row)._base_manager.select_for_update(no_key=True).order_by()
     stored = rows.filter(pk=row.pk).first()
     if stored is None:
         name = printable(str(row), 200)
         what = row._meta.verbose_name
-        raise NotFound(f"The {what} '{name}' was deleted in the meantime.", remedy="Add it again if it is needed.")
+        raise NotFound(
+            f"The {what} '{name}' was deleted in the meantime.",
+            remedy="Add it again if it is needed.",
+        )
     changed = row.changed_columns() - {row._meta.get_field(name).attname for name in own}  # type: ignore[union-attr]
     for field in row._meta.concrete_fields:
         if field.attname not in changed and not field.primary_key:
@@ -48,27 +55,39 @@ def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
 
 
 def save_checked(row: Model) -> None:
-    """``full_clean`` and ``save``. Raises as ``check_fields``, also when another request is first in between."""
+    """``full_clean`` and ``save``. Raises as ``check_fields``, also when another request is first
+    in between."""
     check_fields(row)
     store(row)
 
 
 def check_fields(row: Model) -> None:
-    """Raises ConfigInvalid naming every field that is wrong; AlreadyExists when all that is wrong is a name that
-    another row has."""
+    """Raises ConfigInvalid naming every field that is wrong; AlreadyExists when all that is wrong
+    is a name that another row has."""
     try:
         row.full_clean()
     except ValidationError as error:
-        taken = [name for name, found in error.error_dict.items() if all(each.code == "unique" for each in found)]
-        if taken == list(error.error_dict) and taken[0] in {field.name for field in row._meta.fields}:
+        taken = [
+            name
+            for name, found in error.error_dict.items()
+            if all(each.code == "unique" for each in found)
+        ]
+        if taken == list(error.error_dict) and taken[0] in {
+            field.name for field in row._meta.fields
+        }:
             raise _already_there(row, taken[0]) from error
-        problems = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
-        raise ConfigInvalid(f"This cannot be saved: {problems}", remedy="Correct these fields.") from error
+        problems = "; ".join(
+            f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()
+        )
+        raise ConfigInvalid(
+            f"This cannot be saved: {problems}", remedy="Correct these fields."
+        ) from error
     _check_storable(row)
 
 
 def _check_storable(row: Model) -> None:
-    """What SQLite would keep and PostgreSQL or a document of the site could not: Django's fields let it through."""
+    """What SQLite would keep and PostgreSQL or a document of the site could not: Django's fields
+    let it through."""
     from mcpregistry.domain.formats import text  # brings YAML along, which runmcp can do without
 
     for field in row._meta.concrete_fields:
@@ -82,7 +101,8 @@ def _check_storable(row: Model) -> None:
 
 
 def store(row: Model) -> None:
-    """``save`` a row whose fields were checked; whoever took its name meanwhile is told as if it had been before."""
+    """``save`` a row whose fields were checked; whoever took its name meanwhile is told as if it
+    had been before."""
     try:
         with transaction.atomic():
             row.save()

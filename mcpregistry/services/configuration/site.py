@@ -22,7 +22,9 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
     configuration.variable_scope = check_variable_scope(configuration.variable_scope)
     configuration.second_factor_roles = _roles(configuration.second_factor_roles)
     if not Configuration.history.exists():  # what it was before its first change
-        Configuration.history.bulk_history_create([before], default_change_reason="before the first change")
+        Configuration.history.bulk_history_create(
+            [before], default_change_reason="before the first change"
+        )
     save_checked(configuration)
     _users_connect_anew(before.variable_scope, configuration.variable_scope)
     facts = {
@@ -44,14 +46,20 @@ def _roles(names: list[str]) -> list[str]:
     known = set(Group.objects.filter(name__in=names).values_list("name", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise ConfigInvalid(
-            error_texts.not_found("role", unknown[0]), remedy="Use the name of an existing role or group."
+            error_texts.not_found("role", unknown[0]),
+            remedy="Use the name of an existing role or group.",
         )
     return sorted(known)
 
 
 def _users_connect_anew(before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
-    """Servers whose place was added or taken away connect again, so that none goes on with what it may not have."""
-    changed = {place for name in {*before, *now} for place in set(before.get(name, ())) ^ set(now.get(name, ()))}
+    """Servers whose place was added or taken away connect again, so that none goes on with what it
+    may not have."""
+    changed = {
+        place
+        for name in {*before, *now}
+        for place in set(before.get(name, ())) ^ set(now.get(name, ()))
+    }
     slugs = [place.removeprefix("server:") for place in changed if place.startswith("server:")]
     if slugs:
         Server.objects.filter(slug__in=slugs).update(revision=F("revision") + 1)

@@ -1,7 +1,7 @@
 """Read the whole live configuration once, into one immutable value.
 
-What is large, the definitions of tools, never changes and is kept between two readings (``Known``): so a change of one of
-five thousand tools costs reading short columns, not the texts of all.
+What is large, the definitions of tools, never changes and is kept between two readings (``Known``):
+so a change of one of five thousand tools costs reading short columns, not the texts of all.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ _followed: Callable[[], Snapshot] | None = None
 
 
 def add_section(name: str, read: Callable[[], Any]) -> None:
-    """Another app's part of the configuration: read in the same transaction, an immutable value in ``sections``."""
+    """Another app's part of the configuration: read in the same transaction, an immutable value in
+    ``sections``."""
     _SECTIONS[name] = read
 
 
@@ -85,31 +86,39 @@ Known = dict[int, Read]  # definitions by their keys; whoever follows the config
 
 
 def follow(current: Callable[[], Snapshot] | None) -> None:
-    """Where this process keeps the newest reading that it has followed to; None: nowhere. Said with its engine."""
+    """Where this process keeps the newest reading that it has followed to; None: nowhere. Said with
+    its engine."""
     global _followed  # noqa: PLW0603 - a process follows one configuration
     _followed = current
 
 
 def snapshot_now(tools: Callable[[], Collection[int] | None] = lambda: None) -> Snapshot:
-    """The configuration as of now, for pages: the one that this process has where nothing has changed since, which one small
-    read tells; else read anew, of those ``tools`` alone."""
-    if _followed is not None and (read := _followed()).revision and read.revision == current_revision():
+    """The configuration as of now, for pages: the one that this process has where nothing has
+    changed since, which one small read tells; else read anew, of those ``tools`` alone."""
+    if (
+        _followed is not None
+        and (read := _followed()).revision
+        and read.revision == current_revision()
+    ):
         return read
     return load_snapshot(tools())
 
 
 def load_snapshot(tools: Collection[int] | None = None, *, known: Known | None = None) -> Snapshot:
-    """The configuration as of now: one consistent reading, in a fixed number of queries. ``tools``: of what servers offer
-    only these, for a page that speaks of no others.
+    """The configuration as of now: one consistent reading, in a fixed number of queries. ``tools``:
+    of what servers offer only these, for a page that speaks of no others.
 
-    ``known`` holds what earlier readings have parsed, and afterwards what this one needs, and no more.
+    ``known`` holds what earlier readings have parsed, and afterwards what this one needs, and no
+    more.
     """
     with one_moment():
         return _read(tools, {} if known is None else known)
 
 
 def _read(only: Collection[int] | None, known: Known) -> Snapshot:
-    revision, default_outcome = Configuration.objects.values_list("revision", "default_outcome").get(id=1)
+    revision, default_outcome = Configuration.objects.values_list(
+        "revision", "default_outcome"
+    ).get(id=1)
     servers = {s.id: _server(s) for s in Server.objects.active().only(*_OF_SERVER)}
     by_agent, by_endpoint = read_grants()
     of_agents, of_endpoints = read_budgets()
@@ -120,7 +129,8 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
         if not each.enabled:
             off[each.server_id].add(each.name)
     rules = list(_rules())
-    never, ruled = {server_id: frozenset(uris) for server_id, uris in off.items()}, _ruled(rules)
+    never = {server_id: frozenset(uris) for server_id, uris in off.items()}
+    ruled = _ruled(rules)
     shown = [t for t in rows if t.enabled and _shown(t, servers[t.server_id])]
     _learn(known, {t.pinned: t for t in shown})
     offers = [_tool(t, known[t.pinned], never, ruled, servers[t.server_id]) for t in shown]
@@ -164,16 +174,35 @@ class _Row(NamedTuple):
     body: str = ""  # of the definition, where it is read along: empty otherwise
 
 
-_COLUMNS = tuple({"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name) for name in _Row._fields[:-1])
+_COLUMNS = tuple(
+    {"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name) for name in _Row._fields[:-1]
+)
 _OF_SERVER = (
-    "id", "slug", "name", "revision", "transport", "connect_mode", "request_timeout", "max_message_bytes",
-    "unavailable_since", "shared_by", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert", "features",
-    "mcp_apps", "only_on",
-)  # fmt: skip
+    "id",
+    "slug",
+    "name",
+    "revision",
+    "transport",
+    "connect_mode",
+    "request_timeout",
+    "max_message_bytes",
+    "unavailable_since",
+    "shared_by",
+    "asks_elicitation",
+    "asks_sampling",
+    "asks_roots",
+    "sampling_expert",
+    "features",
+    "mcp_apps",
+    "only_on",
+)
 
 
-def _of_servers(servers: Mapping[int, ServerSpec], only: Collection[int] | None, *, whole: bool) -> Iterator[_Row]:
-    """What serves, and the fixed resources that are switched off, which no template may read either."""
+def _of_servers(
+    servers: Mapping[int, ServerSpec], only: Collection[int] | None, *, whole: bool
+) -> Iterator[_Row]:
+    """What serves, and the fixed resources that are switched off, which no template may read
+    either."""
     off = Tool.offers.filter(kind=RESOURCE, enabled=False)
     serving = Tool.offers.serving().filter(enabled=True)
     if only is not None:
@@ -184,11 +213,16 @@ def _of_servers(servers: Mapping[int, ServerSpec], only: Collection[int] | None,
 
 
 def _learn(known: Known, needed: Mapping[int, _Row]) -> None:
-    """Read the definitions that are needed and not known, and forget those that are no longer needed."""
-    for key in [key for key, read in known.items() if key not in needed or needed[key].hash != read.hash]:
+    """Read the definitions that are needed and not known, and forget those that are no longer
+    needed."""
+    for key in [
+        key for key, read in known.items() if key not in needed or needed[key].hash != read.hash
+    ]:
         del known[key]
     new = [key for key in needed if key not in known]
-    known.update((key, _parsed(row.kind, row.hash, row.body)) for key in new if (row := needed[key]).body)
+    known.update(
+        (key, _parsed(row.kind, row.hash, row.body)) for key in new if (row := needed[key]).body
+    )
     unread = [key for key in new if key not in known]
     for start in range(0, len(unread), _AT_ONCE):
         rows = Definition.objects.filter(pk__in=unread[start : start + _AT_ONCE]).order_by()
@@ -227,7 +261,8 @@ def _shown(tool: _Row, server: ServerSpec) -> bool:
 
 
 def _ruled(rules: Iterable[PolicyRule]) -> dict[int, dict[str, int]]:
-    """The fixed resources that rules are about, by server, whether they serve or not: templates and links may lead to them."""
+    """The fixed resources that rules are about, by server, whether they serve or not: templates and
+    links may lead to them."""
     found: dict[int, dict[str, int]] = defaultdict(dict)
     for rule in rules:
         if rule.tool is not None and rule.tool.kind == RESOURCE and rule.outcome != Outcome.ALLOW:
@@ -264,7 +299,8 @@ def _tool(
 
 
 def effective_default(configured: str) -> Outcome:
-    """What happens when no rule fits. ``MCP_TOOL_APPROVAL=false`` lets run what would be asked about."""
+    """What happens when no rule fits. ``MCP_TOOL_APPROVAL=false`` lets run what would be asked
+    about."""
     outcome = Outcome(configured)
     return Outcome.ALLOW if outcome is Outcome.ASK and not settings.MCP_TOOL_APPROVAL else outcome
 
@@ -300,12 +336,17 @@ def rule_spec(rule: PolicyRule) -> RuleSpec:
 def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
     """Those that may still be used, by agent and tool."""
     found: dict[tuple[int, int], list[PermitSpec]] = defaultdict(list)
-    live = Permit.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).exclude(uses_left=0)
+    live = Permit.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).exclude(
+        uses_left=0
+    )
     for permit in live.order_by("expires_at", "id"):
         spec = PermitSpec(
-            permit.pk, permit.definition_hash, permit.server_revision, permit.argument_pins,
+            permit.pk,
+            permit.definition_hash,
+            permit.server_revision,
+            permit.argument_pins,
             permit.expires_at.timestamp(),
-        )  # fmt: skip
+        )
         found[permit.agent_id, permit.tool_id].append(spec)
     return {key: tuple(specs) for key, specs in found.items()}
 
@@ -313,12 +354,20 @@ def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
 def grant_spec(grant: Grant) -> GrantSpec:
     """A grant as the hot path takes it; also of one that is not saved yet."""
     return GrantSpec(
-        grant.server_id, grant.tool_id, grant.argument_pins, _epoch(grant.expires_at), grant.kind, grant.uri
+        grant.server_id,
+        grant.tool_id,
+        grant.argument_pins,
+        _epoch(grant.expires_at),
+        grant.kind,
+        grant.uri,
     )
 
 
 def _endpoint(
-    endpoint: Endpoint, grants: list[GrantSpec], budgets: set[str], projects: Sequence[ProjectSpec] = ()
+    endpoint: Endpoint,
+    grants: list[GrantSpec],
+    budgets: set[str],
+    projects: Sequence[ProjectSpec] = (),
 ) -> EndpointSpec:
     return EndpointSpec(
         slug=endpoint.slug,
@@ -346,7 +395,9 @@ def _tokens() -> Iterable[tuple[str, TokenSpec]]:
 
 def _workspaces() -> Iterable[WorkspaceSpec]:
     rows = Workspace.objects.filter(endpoint__enabled=True, agent__enabled=True)
-    for directory, endpoint, agent in rows.values_list("directory", "endpoint__slug", "agent__slug"):
+    for directory, endpoint, agent in rows.values_list(
+        "directory", "endpoint__slug", "agent__slug"
+    ):
         yield WorkspaceSpec(directory, endpoint, agent)
 
 

@@ -1,3 +1,3 @@
-"""Conversations: ``lifecycle`` begins, changes and ends them; ``entering`` says what a call that names one may see;
-``messages`` writes into them.
+"""Conversations: ``lifecycle`` begins, changes and ends them; ``entering`` says what a call that
+names one may see; ``messages`` writes into them.
 """

@@ -1,6 +1,8 @@
-"""Says in the audit log that a conversation with messages is deleted, so that one removed by hand is told from it.
+"""Says in the audit log that a conversation with messages is deleted, so that one removed by hand
+is told from it.
 
-By a signal, because conversations are deleted in several places: by retention, and with their agent.
+By a signal, because conversations are deleted in several places: by retention, and with their
+agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a call or list that names a conversation may see: asked once for each request that names one, never for others."""
+"""What a call or list that names a conversation may see: asked once for each request that names
+one, never for others."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.prepared_queries import Given, Select
 
-_NOTED = timedelta(minutes=1)  # how exact "last used" is: a write for each call would cost more than the look
+# how exact "last used" is: a write for each call would cost more than the look
+_NOTED = timedelta(minutes=1)
 _ONE = Select(
     Conversation.objects.filter(id=Given("id"), agent__slug=Given("agent", like="id"))
     .order_by()
@@ -20,9 +22,11 @@ _ONE = Select(
 
 
 def enter(conversation: str, agent: str) -> frozenset[str]:
-    """The slugs of the servers that the agent's conversation is narrowed to; empty: it is not narrowed.
+    """The slugs of the servers that the agent's conversation is narrowed to; empty: it is not
+    narrowed.
 
-    Raises NotFound, the same for an absent one and another agent's, and Conflict for one that has ended.
+    Raises NotFound, the same for an absent one and another agent's, and Conflict for one that has
+    ended.
     """
     found = _ONE.rows(id=conversation[:33], agent=agent)
     if not found:
@@ -40,13 +44,17 @@ def enter(conversation: str, agent: str) -> frozenset[str]:
 
 
 def out_of_sight(call: Invocation) -> str:
-    """Why a held call's conversation would not let it run now; empty when it would, or there is none.
+    """Why a held call's conversation would not let it run now; empty when it would, or there is
+    none.
 
-    What a run calls for another agent's conversation is said by the whitelist of its expert tool alone.
+    What a run calls for another agent's conversation is said by the whitelist of its expert tool
+    alone.
     """
     if call.conversation_id is None:
         return ""
-    rows = Conversation.objects.filter(pk=call.conversation_id).values_list("agent__slug", "servers")
+    rows = Conversation.objects.filter(pk=call.conversation_id).values_list(
+        "agent__slug", "servers"
+    )
     speaker, servers = rows.first() or ("", None)
     if call.origin == "run" and speaker not in ("", call.agent_slug):
         return ""

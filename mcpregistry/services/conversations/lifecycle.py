@@ -1,4 +1,5 @@
-"""Begin a conversation, change what it may see, end it. An ended one takes no calls, and stays to be read."""
+"""Begin a conversation, change what it may see, end it. An ended one takes no calls, and stays to
+be read."""
 
 from __future__ import annotations
 
@@ -18,21 +19,27 @@ from mcpregistry.services.records import audit
 
 @transaction.atomic
 def save_conversation(*, conversation: Conversation, actor: str) -> Conversation:
-    """Begin or change a conversation. Raises ConfigInvalid for servers that there are not, Conflict for an ended one."""
+    """Begin or change a conversation. Raises ConfigInvalid for servers that there are not, Conflict
+    for an ended one."""
     before = take_current(conversation, own=("state", "ended_at", "last_used_at"))
     if before is not None and before.state == Conversation.State.ENDED:
         raise over(conversation)
-    conversation.servers = _known(conversation.servers, conversation.agent if actor.startswith("agent:") else None)
+    conversation.servers = _known(
+        conversation.servers, conversation.agent if actor.startswith("agent:") else None
+    )
     conversation.created_by = conversation.created_by or actor[:200]
     save_checked(conversation)
     kind = "conversation.begun" if before is None else "conversation.changed"
-    audit.record(kind=kind, actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation))
+    audit.record(
+        kind=kind, actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation)
+    )
     return conversation
 
 
 @transaction.atomic
 def end(*, conversation: Conversation, actor: str) -> Conversation:
-    """End it, for good. Raises Conflict when it has ended already. Calls that are out or held go on."""
+    """End it, for good. Raises Conflict when it has ended already. Calls that are out or held go
+    on."""
     now = timezone.now()
     if (
         not Conversation.objects.filter(pk=conversation.pk)
@@ -41,14 +48,18 @@ def end(*, conversation: Conversation, actor: str) -> Conversation:
     ):
         raise over(conversation)
     audit.record(
-        kind="conversation.ended", actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation)
+        kind="conversation.ended",
+        actor=actor,
+        subject=f"conversation:{conversation.pk}",
+        **_facts(conversation),
     )
     conversation.refresh_from_db()
     return conversation
 
 
 def _known(servers: Any, asking: Agent | None) -> list[str]:
-    """The same names, each once. Raises ConfigInvalid for any other value, and for a server that there is not.
+    """The same names, each once. Raises ConfigInvalid for any other value, and for a server that
+    there is not.
 
     An ``asking`` agent does not learn whether servers exist of which it is granted nothing.
     """
@@ -72,7 +83,9 @@ def _known(servers: Any, asking: Agent | None) -> list[str]:
 
 def over(conversation: Conversation) -> Conflict:
     """What whoever wants something of an ended conversation is told."""
-    return Conflict(f"The conversation {conversation.pk} has ended.", remedy="Start another conversation.")
+    return Conflict(
+        f"The conversation {conversation.pk} has ended.", remedy="Start another conversation."
+    )
 
 
 def _facts(conversation: Conversation) -> dict[str, Any]:

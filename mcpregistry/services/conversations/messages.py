@@ -16,11 +16,19 @@ from mcpregistry.services.records import audit
 
 
 @transaction.atomic
-def say(*, conversation: Conversation, kind: MessageKind, text: str, author: str, user: User | None = None) -> Message:
-    """Add a message. Raises Conflict when the conversation has ended, ConfigInvalid for a text that cannot be kept.
+def say(
+    *,
+    conversation: Conversation,
+    kind: MessageKind,
+    text: str,
+    author: str,
+    user: User | None = None,
+) -> Message:
+    """Add a message. Raises Conflict when the conversation has ended, ConfigInvalid for a text that
+    cannot be kept.
 
-    The conversation's row is locked, so its messages get their numbers in the order in which they can be read: who has
-    read up to one misses none.
+    The conversation's row is locked, so its messages get their numbers in the order in which they
+    can be read: who has read up to one misses none.
     """
     if not text.strip():
         raise ConfigInvalid("The message is empty.", remedy="Enter a message.")
@@ -28,12 +36,20 @@ def say(*, conversation: Conversation, kind: MessageKind, text: str, author: str
     if not Conversation.objects.filter(pk=conversation.pk).open().update(last_used_at=now):
         raise over(conversation)
     message = Message(
-        conversation=conversation, kind=kind, text=text, author=author[:200], author_id=user.pk if user else None,
+        conversation=conversation,
+        kind=kind,
+        text=text,
+        author=author[:200],
+        author_id=user.pk if user else None,
         created_at=now,
-    )  # fmt: skip
+    )
     save_checked(message)
     audit.record(
-        kind="conversation.message", actor=author, subject=f"conversation:{conversation.pk}", said=str(kind),
-        message=message.pk, text=digest(text),
-    )  # fmt: skip
+        kind="conversation.message",
+        actor=author,
+        subject=f"conversation:{conversation.pk}",
+        said=str(kind),
+        message=message.pk,
+        text=digest(text),
+    )
     return message

@@ -1,4 +1,5 @@
-"""What a tool does (reads only, destroys, reaches out): what its server claims, and what a person has confirmed of it."""
+"""What a tool does (reads only, destroys, reaches out): what its server claims, and what a person
+has confirmed of it."""
 
 from __future__ import annotations
 
@@ -9,19 +10,24 @@ from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import Tool
 from mcpregistry.services.records import audit
 
-HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "open_world": "openWorldHint"}
+HINTS = {
+    "read_only": "readOnlyHint",
+    "destructive": "destructiveHint",
+    "open_world": "openWorldHint",
+}
 
 
 def claims(tool: Tool) -> dict[str, bool]:
-    """What the server claims in the approved definition (MCP tool annotations), by our names; often nothing."""
+    """What the server claims in the approved definition (MCP tool annotations), by our names; often
+    nothing."""
     given = tool.pinned.data.get("annotations") if tool.pinned else None
     said = given if isinstance(given, dict) else {}
     return {name: said[hint] for name, hint in HINTS.items() if isinstance(said.get(hint), bool)}
 
 
 def seen_of(tool: Tool) -> str:
-    """The fingerprint of what a person looks at before they vouch for a tool: its approved definition, and what is
-    confirmed of it."""
+    """The fingerprint of what a person looks at before they vouch for a tool: its approved
+    definition, and what is confirmed of it."""
     pinned = tool.pinned.hash if tool.pinned else ""
     return digest("behaviour", pinned, *(str(getattr(tool, name)) for name in HINTS))
 
@@ -38,15 +44,18 @@ def confirm_annotations(
 ) -> Tool:
     """Vouch for what a tool does; None: nothing is known, so the worst is assumed.
 
-    ``seen``: ``seen_of`` the tool as the person was shown it; empty for callers that show nothing. Raises ConfigInvalid, and
-    Conflict if the tool is not as it was shown.
+    ``seen``: ``seen_of`` the tool as the person was shown it; empty for callers that show nothing.
+    Raises ConfigInvalid, and Conflict if the tool is not as it was shown.
     """
     if read_only and destructive:
         raise ConfigInvalid(
-            "A tool that only reads cannot be destructive.", remedy="Choose either read-only or destructive."
+            "A tool that only reads cannot be destructive.",
+            remedy="Choose either read-only or destructive.",
         )
     tool = lock_as_shown(tool, seen)
-    tool.read_only, tool.destructive, tool.open_world = read_only, destructive, open_world
+    tool.read_only = read_only
+    tool.destructive = destructive
+    tool.open_world = open_world
     tool.save(update_fields=[*HINTS])
     facts = {name: getattr(tool, name) for name in HINTS}
     audit.record(kind="tool.confirmed", actor=actor, subject=f"tool:{tool}", **facts)
@@ -55,12 +64,14 @@ def confirm_annotations(
 
 @transaction.atomic
 def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
-    """Confirm all that the server claims; what it is silent about stays as it is. ``seen`` and errors as above."""
+    """Confirm all that the server claims; what it is silent about stays as it is. ``seen`` and
+    errors as above."""
     tool = lock_as_shown(tool, seen)
     claimed = claims(tool)
     if not claimed:
         raise ConfigInvalid(
-            "The server declares no annotations for this tool.", remedy="Instead, choose what the tool does."
+            "The server declares no annotations for this tool.",
+            remedy="Instead, choose what the tool does.",
         )
     facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
     if facts["read_only"]:
@@ -69,7 +80,8 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
 
 
 def lock_as_shown(tool: Tool, seen: str) -> Tool:
-    """Lock the tool for the transaction. Raises Conflict if ``seen`` is given and is not ``seen_of`` the tool any more."""
+    """Lock the tool for the transaction. Raises Conflict if ``seen`` is given and is not
+    ``seen_of`` the tool any more."""
     rows = Tool.offers.select_for_update(of=("self",)).select_related("pinned", "server")
     tool = rows.get(pk=tool.pk)
     if seen and seen != seen_of(tool):

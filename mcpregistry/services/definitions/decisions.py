@@ -1,8 +1,10 @@
-"""People decide on definitions: each text that a tool was ever offered with is approved, rejected, or waits.
+"""People decide on definitions: each text that a tool was ever offered with is approved, rejected,
+or waits.
 
-A tool serves only while what its server says now is what was approved (``Tool.offers.serving``): a new or
-changed one is quarantined until somebody decides, the others of its server go on. Every approved text
-stays approved until it is rejected, so a server that goes back to one of them heals by itself.
+A tool serves only while what its server says now is what was approved (``Tool.offers.serving``): a
+new or changed one is quarantined until somebody decides, the others of its server go on. Every
+approved text stays approved until it is rejected, so a server that goes back to one of them heals
+by itself.
 """
 
 from __future__ import annotations
@@ -28,18 +30,23 @@ from mcpregistry.services.configuration.saving import take_current
 from mcpregistry.services.records import audit
 
 _BY_OPERATORS = ("enabled", "idempotent", "call_energy", "call_cost", "own_name", "own_description")
-SEEN_OR_DECIDED = ("pinned", "latest", "present", "first_seen_at", "last_seen_at")  # by readings and by decisions
+# by readings and by decisions
+SEEN_OR_DECIDED = ("pinned", "latest", "present", "first_seen_at", "last_seen_at")
 
 
 def approve(*, definition: Definition, actor: str, user: object = None) -> Tool:
-    """Approve this definition: while the server says exactly this, the tool is listed and called."""
+    """Approve this definition: while the server says exactly this, the tool is listed and
+    called."""
     (tool,) = approve_all(definitions=[definition], actor=actor, user=user)
     return tool
 
 
 @transaction.atomic
-def approve_all(*, definitions: Sequence[Definition], actor: str, user: object = None) -> list[Tool]:
-    """Approve definitions of as many tools, in a few queries however many they are. Returns their tools.
+def approve_all(
+    *, definitions: Sequence[Definition], actor: str, user: object = None
+) -> list[Tool]:
+    """Approve definitions of as many tools, in a few queries however many they are. Returns their
+    tools.
 
     Raises Conflict for a tool whose name an operator has given to another one of its server.
     """
@@ -47,10 +54,14 @@ def approve_all(*, definitions: Sequence[Definition], actor: str, user: object =
     tools = _locked_all(definitions)
     _check_names_are_free(tools)
     before = {tool.pk: tool.pinned.data if tool.pinned else {} for tool in tools}
-    Definition.objects.filter(pk__in=ids).update(approved=True, decided_at=timezone.now(), decided_by=user)
+    Definition.objects.filter(pk__in=ids).update(
+        approved=True, decided_at=timezone.now(), decided_by=user
+    )
     # After the decision: what a server says now may be a text that was approved before.
     approved = set(
-        Definition.objects.filter(pk__in=[tool.latest_id for tool in tools], approved=True).values_list("pk", flat=True)
+        Definition.objects.filter(
+            pk__in=[tool.latest_id for tool in tools], approved=True
+        ).values_list("pk", flat=True)
     )
     for tool, definition in zip(tools, definitions, strict=True):
         tool.pinned_id = tool.latest_id if tool.latest_id in approved else definition.pk
@@ -63,7 +74,11 @@ def approve_all(*, definitions: Sequence[Definition], actor: str, user: object =
 
 def _locked_all(definitions: Sequence[Definition]) -> list[Tool]:
     """The tools of the definitions, in their order."""
-    rows = Tool.offers.select_for_update(of=("self",)).select_related("server", "pinned").order_by("pk")
+    rows = (
+        Tool.offers.select_for_update(of=("self",))
+        .select_related("server", "pinned")
+        .order_by("pk")
+    )
     found = {tool.pk: tool for tool in rows.filter(pk__in=[each.tool_id for each in definitions])}
     return [found[definition.tool_id] for definition in definitions]
 
@@ -71,7 +86,9 @@ def _locked_all(definitions: Sequence[Definition]) -> list[Tool]:
 def _check_names_are_free(tools: Sequence[Tool]) -> None:
     """Hosts that know the other tool by this name would call this one in its place."""
     names = {(tool.server_id, tool.kind, tool.name) for tool in tools}
-    given = Tool.offers.filter(server__in={server for server, *_ in names}, own_name__in={name for *_, name in names})
+    given = Tool.offers.filter(
+        server__in={server for server, *_ in names}, own_name__in={name for *_, name in names}
+    )
     for other in given.select_related("server"):
         if other.own_name != other.name and (other.server_id, other.kind, other.own_name) in names:
             raise Conflict(
@@ -83,15 +100,20 @@ def _check_names_are_free(tools: Sequence[Tool]) -> None:
 def _tell(tool: Tool, definition: Definition, before: dict[str, Any], actor: str) -> None:
     fields = differences(before, definition.data)
     audit.record(
-        kind="definition.approved", actor=actor, subject=f"tool:{tool}", hash=definition.hash, fields=fields,
+        kind="definition.approved",
+        actor=actor,
+        subject=f"tool:{tool}",
+        hash=definition.hash,
+        fields=fields,
         severity=definition.severity,
-    )  # fmt: skip
+    )
     if before and "annotations" in fields:
         _withdraw_confirmation(tool, actor)
 
 
 def _withdraw_confirmation(tool: Tool, actor: str) -> None:
-    """What somebody vouched for was another claim: the worst is assumed until somebody looks again."""
+    """What somebody vouched for was another claim: the worst is assumed until somebody looks
+    again."""
     if (tool.read_only, tool.destructive, tool.open_world) == (None, None, None):
         return
     tool.read_only = None
@@ -108,7 +130,9 @@ def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
     _decide(definition, user, approved=False)
     if tool.pinned_id == definition.pk:
         _pin(tool, None)
-    audit.record(kind="definition.rejected", actor=actor, subject=f"tool:{tool}", hash=definition.hash)
+    audit.record(
+        kind="definition.rejected", actor=actor, subject=f"tool:{tool}", hash=definition.hash
+    )
     return tool
 
 
@@ -116,17 +140,29 @@ def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
 def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
     """Reject this definition and hold to the text that was approved before it.
 
-    We cannot make a server say something else: the tool serves again once the server offers the earlier text. Raises
-    Conflict when no other text of the tool was ever approved.
+    We cannot make a server say something else: the tool serves again once the server offers the
+    earlier text. Raises Conflict when no other text of the tool was ever approved.
     """
     tool = _locked(definition)
-    earlier = tool.definitions.filter(approved=True).exclude(pk=definition.pk).order_by("-decided_at", "-pk").first()
+    earlier = (
+        tool.definitions.filter(approved=True)
+        .exclude(pk=definition.pk)
+        .order_by("-decided_at", "-pk")
+        .first()
+    )
     if earlier is None:
-        raise Conflict("No other definition of this tool was ever approved.", remedy="Reject this definition instead.")
+        raise Conflict(
+            "No other definition of this tool was ever approved.",
+            remedy="Reject this definition instead.",
+        )
     _decide(definition, user, approved=False)
     _pin(tool, earlier.pk)
     audit.record(
-        kind="definition.reverted", actor=actor, subject=f"tool:{tool}", hash=definition.hash, kept=earlier.hash
+        kind="definition.reverted",
+        actor=actor,
+        subject=f"tool:{tool}",
+        hash=definition.hash,
+        kept=earlier.hash,
     )
     return tool
 
@@ -136,7 +172,9 @@ def _locked(definition: Definition) -> Tool:
 
 
 def _decide(definition: Definition, user: object, *, approved: bool) -> None:
-    Definition.objects.filter(pk=definition.pk).update(approved=approved, decided_at=timezone.now(), decided_by=user)
+    Definition.objects.filter(pk=definition.pk).update(
+        approved=approved, decided_at=timezone.now(), decided_by=user
+    )
 
 
 def _pin(tool: Tool, definition_id: int | None) -> None:
@@ -165,18 +203,24 @@ def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None
 
 
 def clean(server: Server, up_to: int) -> QuerySet[Tool]:
-    """What waits of a server, was there when the person looked (``up_to``), and gave the scanner no alarm."""
+    """What waits of a server, was there when the person looked (``up_to``), and gave the scanner no
+    alarm."""
     return server.tools.waiting().filter(
         latest__lte=up_to, latest__severity__lt=Severity.ALARM, latest__scanner=VERSION
     )
 
 
 def _check_own_words(tool: Tool) -> None:
-    """An operator's name and text for hosts are short and legal, and nothing else of the server is called so."""
+    """An operator's name and text for hosts are short and legal, and nothing else of the server is
+    called so."""
     try:
-        tool.clean_fields(exclude={field.name for field in tool._meta.fields} - {"own_name", "own_description"})
+        tool.clean_fields(
+            exclude={field.name for field in tool._meta.fields} - {"own_name", "own_description"}
+        )
     except ValidationError as error:
-        raise ConfigInvalid("; ".join(error.messages), remedy="Correct the name or the description.") from None
+        raise ConfigInvalid(
+            "; ".join(error.messages), remedy="Correct the name or the description."
+        ) from None
     if tool.own_name:
         others = Tool.offers.filter(server=tool.server_id, kind=tool.kind).exclude(pk=tool.pk)
         if tool.kind in READ:
@@ -193,20 +237,26 @@ def _check_own_words(tool: Tool) -> None:
 
 @transaction.atomic
 def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
-    """Save what an operator says of a tool: on or off, whether it may be called twice, what a call costs.
+    """Save what an operator says of a tool: on or off, whether it may be called twice, what a call
+    costs.
 
     Raises ConfigInvalid for an estimate below zero, and Denied as ``check_rule_inputs``.
     """
     before = take_current(tool, own=(*SEEN_OR_DECIDED, "read_only", "destructive", "open_world"))
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
-        raise ConfigInvalid("The energy and cost of a call cannot be negative.", remedy="Enter zero or more.")
+        raise ConfigInvalid(
+            "The energy and cost of a call cannot be negative.", remedy="Enter zero or more."
+        )
     _check_own_words(tool)
     check_rule_inputs(tool, before, rights=rights)
     tool.save(update_fields=[*_BY_OPERATORS])
     facts = {
-        "enabled": tool.enabled, "idempotent": tool.idempotent, "energy": tool.call_energy,
-        "cost": None if tool.call_cost is None else str(tool.call_cost), "own_name": tool.own_name,
+        "enabled": tool.enabled,
+        "idempotent": tool.idempotent,
+        "energy": tool.call_energy,
+        "cost": None if tool.call_cost is None else str(tool.call_cost),
+        "own_name": tool.own_name,
         "own_description": digest(tool.own_description) if tool.own_description else "",
-    }  # fmt: skip
+    }
     audit.record(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
     return tool

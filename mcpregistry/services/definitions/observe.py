@@ -1,7 +1,9 @@
-"""What a server lists is compared with what was approved: what is new or changed waits for a decision (``decisions``).
+"""What a server lists is compared with what was approved: what is new or changed waits for a
+decision (``decisions``).
 
-Called after every look at a server, by whichever process took it. Nothing is written before everything was scanned; a
-process that ends in between has written nothing, and the next look does it all."""
+Called after every look at a server, by whichever process took it. Nothing is written before
+everything was scanned; a process that ends in between has written nothing, and the next look does
+it all."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from mcpregistry.services.definitions.scanning import (
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
 
-# A ``server`` offers ``names`` (with their kinds) for the first time or again. Sent in the transaction that notes it.
+# A ``server`` offers ``names`` (with their kinds) for the first time or again. Sent in the
+# transaction that notes it.
 offered = Signal()
 _BATCH = 200  # names in one transaction
 _UNSCANNED = ScanResult(scanner=0, severity=0, findings_json="[]")
@@ -39,7 +42,8 @@ _UNSCANNED = ScanResult(scanner=0, severity=0, findings_json="[]")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of tools and, with their kind, of prompts, as compared with the last look at the server."""
+    """Names of tools and, with their kind, of prompts, as compared with the last look at the
+    server."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -86,15 +90,23 @@ class _Batch:
 
 
 def observe(
-    *, server: Server, listed: Iterable[dict[str, Any]], others: Mapping[str, Iterable[dict[str, Any]]] | None = None,
-    instructions: str = "", process: str = "", read_at: datetime | None = None, pause: Pause = time.sleep,
-) -> Changes:  # fmt: skip
-    """Store what the server offers now, and compare it with what was approved; called after every reading of its lists.
+    *,
+    server: Server,
+    listed: Iterable[dict[str, Any]],
+    others: Mapping[str, Iterable[dict[str, Any]]] | None = None,
+    instructions: str = "",
+    process: str = "",
+    read_at: datetime | None = None,
+    pause: Pause = time.sleep,
+) -> Changes:
+    """Store what the server offers now, and compare it with what was approved; called after every
+    reading of its lists.
 
-    What is new or changed waits for approval. ``others``: what it lists besides tools, by kind; a kind that is not there
-    was not asked for. ``instructions``: what the server tells every model that uses it, part of each of its tools'
-    definitions. ``read_at``: when its lists were read (default: now). If a later reading was stored in the meantime,
-    this one changes nothing. ``pause`` rests between slices of the work; what it raises ends the look.
+    What is new or changed waits for approval. ``others``: what it lists besides tools, by kind; a
+    kind that is not there was not asked for. ``instructions``: what the server tells every model
+    that uses it, part of each of its tools' definitions. ``read_at``: when its lists were read
+    (default: now). If a later reading was stored in the meantime, this one changes nothing.
+    ``pause`` rests between slices of the work; what it raises ends the look.
     """
     offered_now = {TOOL: listed, **(others or {})}
     now = timezone.now()
@@ -117,10 +129,11 @@ def observe(
 
 @transaction.atomic
 def described(*, server: Server, key: str, body: dict[str, Any]) -> Tool:
-    """A tool (or prompt, by its name with its kind) of which a file of the whole site says how the server describes it, on a site that may not have asked it yet.
+    """A tool (or prompt, by its name with its kind) of which a file of the whole site says how the
+    server describes it, on a site that may not have asked it yet.
 
-    It decides nothing: the next look at the server tells whether it is so. The definition is scanned after the
-    transaction, which may be that of a whole file.
+    It decides nothing: the next look at the server tells whether it is so. The definition is
+    scanned after the transaction, which may be that of a whole file.
     """
     now = timezone.now()
     look = _Look(server, now, now, frozenset([read(key)[0]]), {key: definition_of(key, body)})
@@ -141,20 +154,27 @@ def scan_later(server: Server, listed: ListedDefinition) -> None:
     names = frozenset(server.tools.filter(present=True).values_list("name", flat=True))
     kind, name = read(listed.key)
     (result,) = scan(server, [listed], names, time.sleep).values()
-    rows = Definition.objects.filter(tool__server=server, tool__kind=kind, tool__name=name, hash=listed.hash)
+    rows = Definition.objects.filter(
+        tool__server=server, tool__kind=kind, tool__name=name, hash=listed.hash
+    )
     rows.exclude(scanner=VERSION).update(**asdict(result))
 
 
 def _batches(look: _Look) -> Iterator[list[str]]:
-    """The keys of what the server lists, and of what it does not list any more; at least one batch."""
-    present = Tool.offers.filter(server=look.server, kind__in=look.kinds, present=True).order_by("name")
+    """The keys of what the server lists, and of what it does not list any more; at least one
+    batch."""
+    present = Tool.offers.filter(server=look.server, kind__in=look.kinds, present=True).order_by(
+        "name"
+    )
     known = [spelled(kind, name) for kind, name in present.values_list("kind", "name")]
     keys = [*look.listed, *(key for key in known if key not in look.listed)]
     for start in range(0, max(len(keys), 1), _BATCH):
         yield keys[start : start + _BATCH]
 
 
-def _write_scanned(look: _Look, keys: list[str], scans: dict[str, ScanResult], pause: Pause) -> Changes | None:
+def _write_scanned(
+    look: _Look, keys: list[str], scans: dict[str, ScanResult], pause: Pause
+) -> Changes | None:
     try:
         return _write(look, keys, scans)
     except _NotScannedError:
@@ -165,15 +185,19 @@ def _write_scanned(look: _Look, keys: list[str], scans: dict[str, ScanResult], p
 
 @transaction.atomic
 def _write(look: _Look, keys: list[str], scans: Mapping[str, ScanResult]) -> Changes | None:
-    """Compare hashes and write rows; all work on text was done before. None: a later look at the server was stored.
+    """Compare hashes and write rows; all work on text was done before. None: a later look at the
+    server was stored.
 
     Raises _NotScannedError, with nothing written.
     """
-    server = Server.objects.select_for_update(no_key=True).get(pk=look.server.pk)  # processes look at the same time
+    # processes look at the same time
+    server = Server.objects.select_for_update(no_key=True).get(pk=look.server.pk)
     if server.refreshed_at is not None and server.refreshed_at > look.read_at:
         return None
     batch = _Batch(look, scans)
-    rows = Tool.offers.filter(server=server, kind__in=look.kinds, name__in=[read(key)[1] for key in keys])
+    rows = Tool.offers.filter(
+        server=server, kind__in=look.kinds, name__in=[read(key)[1] for key in keys]
+    )
     texts = ("latest__body", "latest__findings_json", "pinned__body", "pinned__findings_json")
     known = {tool.key: tool for tool in rows.select_related("latest", "pinned").defer(*texts)}
     listed = {key: look.listed[key] for key in keys if key in look.listed}
@@ -201,7 +225,9 @@ def _add(batch: _Batch, new: Mapping[str, ListedDefinition]) -> None:
     tools = Tool.offers.bulk_create(
         Tool(server=look.server, kind=kind, name=name, **seen) for kind, name in named.values()
     )
-    definitions = Definition.objects.bulk_create(_definition_row(batch, tool, new[tool.key]) for tool in tools)
+    definitions = Definition.objects.bulk_create(
+        _definition_row(batch, tool, new[tool.key]) for tool in tools
+    )
     for tool, definition in zip(tools, definitions, strict=True):
         tool.latest = definition
     only = Definition.objects.filter(tool=OuterRef("pk")).values("pk")[:1]
@@ -233,13 +259,18 @@ def _observe_one(batch: _Batch, tool: Tool, each: ListedDefinition) -> None:
     if any(getattr(tool, name) != value for name, value in facts.items()):
         for column, value in facts.items():
             setattr(tool, column, value)
-        tool.save(update_fields=[*facts])  # and one row of history; a decision made in the meantime stands
+        # and one row of history; a decision made in the meantime stands
+        tool.save(update_fields=[*facts])
 
 
 def _definition(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition:
     definition = tool.latest
     if definition is None or definition.hash != each.hash:
-        definition = Definition.objects.filter(tool=tool, hash=each.hash).defer("body", "findings_json").first()
+        definition = (
+            Definition.objects.filter(tool=tool, hash=each.hash)
+            .defer("body", "findings_json")
+            .first()
+        )
     if definition is None:
         definition = _definition_row(batch, tool, each)
         definition.save()
@@ -249,7 +280,8 @@ def _definition(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition
 
 
 def _announce(batch: _Batch) -> None:
-    look, changes = batch.look, batch.changes
+    look = batch.look
+    changes = batch.changes
     if not changes:
         return
     server = look.server
@@ -263,7 +295,9 @@ def _announce(batch: _Batch) -> None:
         process=look.process,
     )
     audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
-    added, changed = ([n for n in names if n in batch.undecided] for names in (changes.added, changes.changed))
+    added, changed = (
+        [n for n in names if n in batch.undecided] for names in (changes.added, changes.changed)
+    )
     outbox.enqueue_definitions(server=server, added=added, changed=changed, now=look.now)
     if arrived := [*changes.added, *changes.returned]:
         offered.send(sender=Tool, server=server, names=arrived)

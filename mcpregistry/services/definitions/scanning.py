@@ -1,8 +1,8 @@
 """What a server lists, hashed and scanned before anything is written.
 
-All work on text of a server happens here, outside of any transaction: a transaction that scans keeps every other write
-waiting on SQLite. It is done in slices with pauses, so that the other threads of the process, which serve calls, get
-their turn.
+All work on text of a server happens here, outside of any transaction: a transaction that scans
+keeps every other write waiting on SQLite. It is done in slices with pauses, so that the other
+threads of the process, which serve calls, get their turn.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ class ScanResult:
     findings_json: str
 
 
-def read_definitions(offered: Mapping[str, Iterable[dict[str, Any]]], instructions: str) -> dict[str, ListedDefinition]:
-    """What a model sees of each listed item, by its name with its kind; of two with one name the first."""
+def read_definitions(
+    offered: Mapping[str, Iterable[dict[str, Any]]], instructions: str
+) -> dict[str, ListedDefinition]:
+    """What a model sees of each listed item, by its name with its kind; of two with one name the
+    first."""
     found: dict[str, ListedDefinition] = {}
     for kind, items in offered.items():
         for data in items:
@@ -70,13 +73,16 @@ def unscanned(server: Server, listed: Iterable[ListedDefinition]) -> list[Listed
 def scan(
     server: Server, definitions: Iterable[ListedDefinition], names: frozenset[str], pause: Pause
 ) -> dict[str, ScanResult]:
-    """What the scanner finds in each, by key. ``names``: all that the server lists. Never call it in a transaction."""
+    """What the scanner finds in each, by key. ``names``: all that the server lists. Never call it
+    in a transaction."""
     chosen = list(definitions)
     if not chosen:
         return {}
     from mcpregistry.domain.definitions.scanner import Scanner, worst  # 6 MB, seldom needed
 
-    scanner, results, began = Scanner(own=names, others=_names_of_others(server)), {}, time.monotonic()
+    scanner = Scanner(own=names, others=_names_of_others(server))
+    results = {}
+    began = time.monotonic()
     for each in chosen:
         findings = scanner.scan(each.body)
         rows = [asdict(finding) for finding in findings]

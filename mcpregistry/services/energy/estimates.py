@@ -1,7 +1,7 @@
 """What calls of tools will cost: shown before they are made, and set aside when they are.
 
-Made of the tool's definition and of what its last calls took, which the clock reckons (``usage``). What an operator
-has entered counts more than both.
+Made of the tool's definition and of what its last calls took, which the clock reckons (``usage``).
+What an operator has entered counts more than both.
 """
 
 from __future__ import annotations
@@ -41,23 +41,32 @@ def of_work(work: Work, rates: Rates) -> float:
 
 def _usage(row: Any) -> Usage:
     return ToolUsage(
-        **{name: getattr(row, name) for name in ("calls", "seconds", "length", "median", "p95", "line")}
+        **{
+            name: getattr(row, name)
+            for name in ("calls", "seconds", "length", "median", "p95", "line")
+        }
     ).usage
 
 
 def _guess(tool: ToolSpec) -> float:
-    return estimate(tool.data, operators=tool.energy, destructive=tool.destructive, open_world=tool.open_world)
+    return estimate(
+        tool.data, operators=tool.energy, destructive=tool.destructive, open_world=tool.open_world
+    )
 
 
 def of_specs(tools: Iterable[ToolSpec], pool_id: int | None) -> dict[int, float]:
-    """Units of a call of each tool, by its key, for whoever draws on this pool: a query for all of them, one for it."""
+    """Units of a call of each tool, by its key, for whoever draws on this pool: a query for all of
+    them, one for it."""
     listed = list(tools)
     pool = EnergyPool.objects.filter(pk=pool_id).first() if pool_id is not None else None
     rates = pool.rates if pool else Rates()
-    known = {row.tool_id: row.usage for row in ToolUsage.objects.filter(tool__in=[tool.id for tool in listed])}
+    known = {
+        row.tool_id: row.usage
+        for row in ToolUsage.objects.filter(tool__in=[tool.id for tool in listed])
+    }
     return {
         tool.id: tool.energy or foretold(_guess(tool), known.get(tool.id), rates) for tool in listed
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +77,11 @@ class Estimate:
     why: str
 
 
-def of_tool(tool: Tool, rates: Rates | None = None, *, argument_bytes: int | None = None) -> Estimate | None:
-    """For pages and REST, of a tool read with ``usage`` and its definitions. None: it has no definition yet.
+def of_tool(
+    tool: Tool, rates: Rates | None = None, *, argument_bytes: int | None = None
+) -> Estimate | None:
+    """For pages and REST, of a tool read with ``usage`` and its definitions. None: it has no
+    definition yet.
 
     ``rates``: of the pool that would be charged; without one those that a new pool has.
     """
@@ -80,13 +92,17 @@ def of_tool(tool: Tool, rates: Rates | None = None, *, argument_bytes: int | Non
         return None
     usage = tool.usage.usage if hasattr(tool, "usage") else None
     guess = estimate(definition.data, destructive=tool.destructive, open_world=tool.open_world)
-    why = f"from its last {usage.calls} calls" if usage and usage.calls > 1 else "from its definition"
+    why = (
+        f"from its last {usage.calls} calls" if usage and usage.calls > 1 else "from its definition"
+    )
     return Estimate(foretold(guess, usage, rates or Rates(), argument_bytes), why)
 
 
 def rates_of(agents: Iterable[str]) -> dict[str, Rates]:
     """Of each agent that draws on a pool the pool's: one query."""
-    rows = Agent.objects.filter(slug__in=set(agents), energy_pool__isnull=False).select_related("energy_pool")
+    rows = Agent.objects.filter(slug__in=set(agents), energy_pool__isnull=False).select_related(
+        "energy_pool"
+    )
     return {row.slug: row.energy_pool.rates for row in rows if row.energy_pool}
 
 
@@ -94,14 +110,23 @@ Asked = tuple[str, str, str]  # agent, server, tool
 
 
 def of_asked(calls: Collection[Asked]) -> dict[Asked, float]:
-    """Units of calls that wait, for a list of them: three queries, however long it is. Without those of unknown tools."""
-    rates, wanted = rates_of(agent for agent, _, _ in calls), {each[1:] for each in calls}
+    """Units of calls that wait, for a list of them: three queries, however long it is. Without
+    those of unknown tools."""
+    rates = rates_of(agent for agent, _, _ in calls)
+    wanted = {each[1:] for each in calls}
     alike = Tool.objects.filter(
         server__slug__in={server for server, _ in wanted}, name__in={name for _, name in wanted}
     )
-    keys = alike.order_by().values_list("pk", "server__slug", "name")  # of every server by every name: more than wanted
+    # of every server by every name: more than wanted
+    keys = alike.order_by().values_list("pk", "server__slug", "name")
     names = {pk: (server, name) for pk, server, name in keys if (server, name) in wanted}
-    rows = Tool.objects.filter(pk__in=names).order_by("pk").select_related("pinned", "latest", "usage")
+    rows = (
+        Tool.objects.filter(pk__in=names).order_by("pk").select_related("pinned", "latest", "usage")
+    )
     tools = {names[row.pk]: row for row in rows}
-    found = {each: of_tool(tools[each[1:]], rates.get(each[0])) for each in set(calls) if each[1:] in tools}
+    found = {
+        each: of_tool(tools[each[1:]], rates.get(each[0]))
+        for each in set(calls)
+        if each[1:] in tools
+    }
     return {each: estimate.units for each, estimate in found.items() if estimate is not None}

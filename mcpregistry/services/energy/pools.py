@@ -1,6 +1,7 @@
 """Pools and their books: configured by people, charged by whatever costs energy.
 
-``charge`` is the one writer of a level. It locks the pool's row, so that many processes take one after the other.
+``charge`` is the one writer of a level. It locks the pool's row, so that many processes take one
+after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Kind = EnergyEntry.Kind
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a pool stands now. ``reserved``: for calls that are out; ``seconds_to_full`` None: it never will be."""
+    """How a pool stands now. ``reserved``: for calls that are out; ``seconds_to_full`` None: it
+    never will be."""
 
     level: float
     reserved: float
@@ -39,23 +41,30 @@ class Standing:
 
 @transaction.atomic
 def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
-    """Create or change a pool; what it held until now is kept, up to its capacity. Raises ``ConfigInvalid``."""
+    """Create or change a pool; what it held until now is kept, up to its capacity. Raises
+    ``ConfigInvalid``."""
     take_current(pool, own=("level", "level_at"))
     if pool.resume < pool.critical:
         raise ConfigInvalid(
             "The resume level must not be below the critical level.",
             remedy="Set the resume level to the critical level or above.",
         )
-    now, new = database_now(), pool._state.adding
+    now = database_now()
+    new = pool._state.adding
     if new:
-        pool.level, pool.level_at = pool.capacity, now
+        pool.level = pool.capacity
+        pool.level_at = now
     else:
         _keep_level(pool, now)
     save_checked(pool)
     audit.record(
-        kind="energy.pool_created" if new else "energy.pool_changed", actor=actor, subject=f"energy:{pool.slug}",
-        capacity=pool.capacity, regeneration=pool.regeneration, on_empty=pool.on_empty,
-    )  # fmt: skip
+        kind="energy.pool_created" if new else "energy.pool_changed",
+        actor=actor,
+        subject=f"energy:{pool.slug}",
+        capacity=pool.capacity,
+        regeneration=pool.regeneration,
+        on_empty=pool.on_empty,
+    )
     return pool
 
 
@@ -65,8 +74,15 @@ def _keep_level(pool: EnergyPool, now: datetime) -> None:
     _take_signed_level(found)
     before = found.stand.level_at(now)
     pool.take_head_of(found)
-    pool.level, pool.level_at = min(pool.capacity, before), now
-    facts = {"kind": Kind.SETTING, "amount": before - pool.level, "before": before, "after": pool.level, "at": now}
+    pool.level = min(pool.capacity, before)
+    pool.level_at = now
+    facts = {
+        "kind": Kind.SETTING,
+        "amount": before - pool.level,
+        "before": before,
+        "after": pool.level,
+        "at": now,
+    }
     _signed_entry(pool, facts).save()
 
 
@@ -78,7 +94,9 @@ def delete_pool(*, pool: EnergyPool, actor: str) -> None:
             f"Cannot delete this energy pool: agents use it ({', '.join(names)}).",
             remedy="First assign another pool, or none, to these agents.",
         )
-    audit.record(kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}", book=pool.book_name)
+    audit.record(
+        kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}", book=pool.book_name
+    )
     pool.delete()
 
 
@@ -87,14 +105,18 @@ def locked(pool_id: int) -> EnergyPool:
     pool = held(pool_id)
     if pool is None:
         raise NotFound(
-            "The energy pool does not exist any more.", remedy="List the pools on the page Energy, or with REST."
+            "The energy pool does not exist any more.",
+            remedy="List the pools on the page Energy, or with REST.",
         )
     return pool
 
 
 def held(pool_id: int) -> EnergyPool | None:
     """The same; None: there is none any more."""
-    pool = next((EnergyPool.from_db(DEFAULT_DB_ALIAS, _COLUMNS, [*row]) for row in _HELD.rows(id=pool_id)), None)
+    pool = next(
+        (EnergyPool.from_db(DEFAULT_DB_ALIAS, _COLUMNS, [*row]) for row in _HELD.rows(id=pool_id)),
+        None,
+    )
     if pool is not None and pool.stand.is_ahead(now := database_now()):
         _goes_on(pool, now)
     return pool
@@ -102,23 +124,33 @@ def held(pool_id: int) -> EnergyPool | None:
 
 # Before and after every call of an agent with a pool, so it is composed once.
 _COLUMNS = [field.attname for field in EnergyPool._meta.concrete_fields]
-_HELD = Select(EnergyPool.objects.select_for_update().filter(id=Given("id")).values_list(*_COLUMNS, named=True))
+_HELD = Select(
+    EnergyPool.objects.select_for_update().filter(id=Given("id")).values_list(*_COLUMNS, named=True)
+)
 _LEVEL = Update(EnergyPool.objects.filter(id=Given("id")), "level", "level_at", *HEAD_COLUMNS)
 _ENTRY = Insert(EnergyEntry)
 _ENTRY_COLUMNS = ("seq", "prev", "hash", "key_id", *EnergyEntry.SIGNED)
 
 
 def _goes_on(pool: EnergyPool, now: datetime) -> None:
-    """The clock was far ahead when the level was written: nothing would come back until it is as late as that again."""
+    """The clock was far ahead when the level was written: nothing would come back until it is as
+    late as that again."""
     _take_signed_level(pool)
     pool.level_at = now
-    facts = {"kind": Kind.CLOCK, "amount": 0.0, "before": pool.level, "after": pool.level, "at": now}
+    facts = {
+        "kind": Kind.CLOCK,
+        "amount": 0.0,
+        "before": pool.level,
+        "after": pool.level,
+        "at": now,
+    }
     _signed_entry(pool, facts).save()
     EnergyPool.objects.filter(pk=pool.pk).update(level=pool.level, level_at=now, **pool.head)
 
 
 def _take_signed_level(pool: EnergyPool) -> None:
-    """Where the books go on from, the level is that of the last entry: a row that says something else was changed by hand."""
+    """Where the books go on from, the level is that of the last entry: a row that says something
+    else was changed by hand."""
     last = EnergyEntry.objects.filter(pool=pool.pk, seq=pool.book_seq).first()
     if last is not None and not signed_books.is_level_of(pool, last):
         log.warning("energy.corrected", pool=pool.slug, level=pool.level, signed=last.after)
@@ -127,23 +159,39 @@ def _take_signed_level(pool: EnergyPool) -> None:
 
 
 def _signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:
-    """The next entry of the pool's book. Whoever saves it saves the pool as well, which names it now."""
+    """The next entry of the pool's book. Whoever saves it saves the pool as well, which names it
+    now."""
     entry = EnergyEntry(pool=pool, **facts)
     pool.sign(entry)
     return entry
 
 
 def charge(
-    pool: EnergyPool, kind: EnergyEntry.Kind, amount: float, *, now: datetime, agent: str = "", reference: str = "",
+    pool: EnergyPool,
+    kind: EnergyEntry.Kind,
+    amount: float,
+    *,
+    now: datetime,
+    agent: str = "",
+    reference: str = "",
     seconds: float | None = None,
-) -> EnergyEntry:  # fmt: skip
-    """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it down."""
-    before, stand = pool.stand.level_at(now), pool.stand.less(amount, now)
-    pool.level, pool.level_at = stand.level, stand.at
+) -> EnergyEntry:
+    """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it
+    down."""
+    before = pool.stand.level_at(now)
+    stand = pool.stand.less(amount, now)
+    pool.level = stand.level
+    pool.level_at = stand.at
     facts = {
-        "kind": kind, "amount": amount, "before": before, "after": pool.level, "agent_slug": agent, "reference": reference,
-        "seconds": seconds, "at": now,
-    }  # fmt: skip
+        "kind": kind,
+        "amount": amount,
+        "before": before,
+        "after": pool.level,
+        "agent_slug": agent,
+        "reference": reference,
+        "seconds": seconds,
+        "at": now,
+    }
     entry = _signed_entry(pool, facts)
     _LEVEL(id=pool.pk, level=pool.level, level_at=pool.level_at, **pool.head)
     if kind == Kind.GRANT:  # whose key is told
@@ -153,8 +201,11 @@ def charge(
     return entry
 
 
-def charge_turn(*, pool_id: int, agent: str, reference: str, input: int, cached: int, output: int) -> None:
-    """Take what a turn of a model has cost, in the transaction that writes it down. A pool that is gone takes nothing."""
+def charge_turn(
+    *, pool_id: int, agent: str, reference: str, input: int, cached: int, output: int
+) -> None:
+    """Take what a turn of a model has cost, in the transaction that writes it down. A pool that is
+    gone takes nothing."""
     pool = held(pool_id)
     amount = pool.rates.of_turn(input=input, cached=cached, output=output) if pool else 0.0
     if pool and amount > 0:
@@ -172,13 +223,19 @@ def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
     pool = locked(pool_id)
     entry = charge(pool, Kind.GRANT, -amount, now=database_now())
     audit.record(
-        kind="energy.granted", actor=actor, subject=f"energy:{pool.slug}", amount=amount, level=round(entry.after, 3)
+        kind="energy.granted",
+        actor=actor,
+        subject=f"energy:{pool.slug}",
+        amount=amount,
+        level=round(entry.after, 3),
     )
     return entry
 
 
 def standing(pool: EnergyPool) -> Standing:
-    """How it stands now; pages, REST and owners ask. Locks nothing. ``pool``: of a query ``with_reserved``."""
+    """How it stands now; pages, REST and owners ask. Locks nothing. ``pool``: of a query
+    ``with_reserved``."""
     now = database_now()
-    level, full = pool.stand.level_at(now), pool.stand.seconds_until(pool.capacity, now)
+    level = pool.stand.level_at(now)
+    full = pool.stand.seconds_until(pool.capacity, now)
     return Standing(level, pool.reserved, pool.word(level), full if full != float("inf") else None)  # type: ignore[attr-defined]

@@ -1,10 +1,13 @@
-"""What is out will cost: reserved before it is sent, charged by what the record says when it has ended.
+"""What is out will cost: reserved before it is sent, charged by what the record says when it has
+ended.
 
-The reservation of a call is also the note that it is still to be charged: it goes in the transaction that charges, which
-reads the call's own record. So a process that dies in between loses nothing, and nothing is charged twice. Whoever finds
-a reservation of a call that has ended settles it: its own process, another call that lacks energy, or the clock.
+The reservation of a call is also the note that it is still to be charged: it goes in the
+transaction that charges, which reads the call's own record. So a process that dies in between loses
+nothing, and nothing is charged twice. Whoever finds a reservation of a call that has ended settles
+it: its own process, another call that lacks energy, or the clock.
 
-A turn of a model is reserved under its run's id and charged where it is written down, which frees what was set aside.
+A turn of a model is reserved under its run's id and charged where it is written down, which frees
+what was set aside.
 """
 
 from __future__ import annotations
@@ -28,15 +31,17 @@ from mcpregistry.services.energy.estimates import Work
 from mcpregistry.services.energy.pools import Kind, charge, held, locked
 
 _AT_ONCE = 500
-_CALL, _TURN = EnergyReservation.Kind.CALL, EnergyReservation.Kind.TURN
+_CALL = EnergyReservation.Kind.CALL
+_TURN = EnergyReservation.Kind.TURN
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """Not enough for a piece of work.
 
-    ``seconds``: until there is even if all that is out costs what was set aside for it, ``soonest``: if all of that came
-    back at once; each infinite if never. ``waits``: whether the pool lets its work wait, a call for ``wait`` seconds.
+    ``seconds``: until there is even if all that is out costs what was set aside for it,
+    ``soonest``: if all of that came back at once; each infinite if never. ``waits``: whether the
+    pool lets its work wait, a call for ``wait`` seconds.
     """
 
     pool: str
@@ -53,7 +58,9 @@ class Shortage:
         if math.isinf(self.soonest):
             return "The pool cannot refill to the level that this call needs. Ask an operator to change the pool."
         if math.isinf(self.seconds):
-            at_least = f", in {math.ceil(self.soonest)} seconds at the earliest" if self.soonest else ""
+            at_least = (
+                f", in {math.ceil(self.soonest)} seconds at the earliest" if self.soonest else ""
+            )
             return f"Call again when the calls in progress have ended{at_least}."
         return f"Call again in {math.ceil(self.seconds)} seconds."
 
@@ -67,8 +74,11 @@ class Charged:
 
 
 @transaction.atomic
-def reserve(*, pool_id: int, call_id: str, agent: str, work: Work, waited: float = 0.0) -> Shortage | None:
-    """Set aside what the call will cost, once however often it is asked. A Shortage: nothing was set aside.
+def reserve(
+    *, pool_id: int, call_id: str, agent: str, work: Work, waited: float = 0.0
+) -> Shortage | None:
+    """Set aside what the call will cost, once however often it is asked. A Shortage: nothing was
+    set aside.
 
     ``waited``: for how many seconds it has been asking for energy.
     """
@@ -83,19 +93,26 @@ def reserve(*, pool_id: int, call_id: str, agent: str, work: Work, waited: float
 def reserve_turn(
     *, pool_id: int, run: str, agent: str, input: int, output: int, twice: bool = False
 ) -> Shortage | None:
-    """Set aside what the coming turn of the run will cost, in tokens; what an earlier one has left there is replaced.
+    """Set aside what the coming turn of the run will cost, in tokens; what an earlier one has left
+    there is replaced.
 
-    In the transaction of whoever holds the run's lease. ``twice``: where nobody waits for energy, as much again must be
-    left besides, for the run's last word.
+    In the transaction of whoever holds the run's lease. ``twice``: where nobody waits for energy,
+    as much again must be left besides, for the run's last word.
     """
     pool = held(pool_id)
     if pool is None:
         return None
     release(run=run)
     amount = pool.rates.of_turn(input=input, cached=0, output=output)
-    if twice and pool.on_empty == OnEmpty.DENY and (short := _still_short(pool, 2 * amount, database_now())):
+    if (
+        twice
+        and pool.on_empty == OnEmpty.DENY
+        and (short := _still_short(pool, 2 * amount, database_now()))
+    ):
         return short
-    return _set_aside(pool, amount, kind=_TURN, call_id=run, agent_slug=agent) if amount > 0 else None
+    return (
+        _set_aside(pool, amount, kind=_TURN, call_id=run, agent_slug=agent) if amount > 0 else None
+    )
 
 
 def release(*, run: str) -> None:
@@ -126,14 +143,20 @@ def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None
         return None
     waits = pool.on_empty == OnEmpty.WAIT
     return Shortage(
-        pool.slug, amount, max(0.0, stand.level_at(now) - taken), seconds, stand.seconds_until(amount, now), waits,
+        pool.slug,
+        amount,
+        max(0.0, stand.level_at(now) - taken),
+        seconds,
+        stand.seconds_until(amount, now),
+        waits,
         pool.max_wait if waits else 0.0,
-    )  # fmt: skip
+    )
 
 
 @transaction.atomic
 def settle(*, call_id: str, until: datetime | None = None) -> bool:
-    """Charge the call if its record says that it has ended. Returns False if it is still in progress, or was settled already.
+    """Charge the call if its record says that it has ended. Returns False if it is still in
+    progress, or was settled already.
 
     ``until``: when the dead process that had sent it was last known to be alive, if that is known.
     """
@@ -143,12 +166,15 @@ def settle(*, call_id: str, until: datetime | None = None) -> bool:
 
 
 def settle_due() -> int:
-    """Charge every call that has ended without being charged, and correct what was charged for a supposed end.
+    """Charge every call that has ended without being charged, and correct what was charged for a
+    supposed end.
 
     The clock calls it. Returns how many calls.
     """
     waiting = _ended(EnergyReservation.objects.all()).values_list("call_id", flat=True)[:_AT_ONCE]
-    known = Invocation.objects.filter(pk=OuterRef("reference"), finished_at__isnull=False).exclude(error_code=SUPPOSED)
+    known = Invocation.objects.filter(pk=OuterRef("reference"), finished_at__isnull=False).exclude(
+        error_code=SUPPOSED
+    )
     wrong = _supposed().filter(Exists(known)).values_list("reference", flat=True)[:_AT_ONCE]
     return sum(settle(call_id=call_id) for call_id in [*waiting, *wrong])
 
@@ -156,11 +182,14 @@ def settle_due() -> int:
 def _supposed() -> Any:
     """Entries of calls whose supposed end was charged, and not corrected."""
     corrections = EnergyEntry.objects.filter(kind=Kind.CORRECTION, reference=OuterRef("reference"))
-    return EnergyEntry.objects.filter(~Q(reference=""), ~Exists(corrections), kind=Kind.CALL, seconds=None)
+    return EnergyEntry.objects.filter(
+        ~Q(reference=""), ~Exists(corrections), kind=Kind.CALL, seconds=None
+    )
 
 
 def _corrected(call_id: str) -> bool:
-    """Charge the difference if the call was charged by a supposed end, and the real one came later."""
+    """Charge the difference if the call was charged by a supposed end, and the real one came
+    later."""
     for found in _supposed().filter(reference=call_id):
         pool = locked(found.pool_id)
         charged = _supposed().filter(pk=found.pk).first()
@@ -177,8 +206,9 @@ def _corrected(call_id: str) -> bool:
 
 @transaction.atomic
 def charged(*, call_id: str, pool_id: int) -> Charged | None:
-    """What the call has cost by the books; it is charged first if it is still to be. None: it has not ended yet, or
-    there is no such pool any more. A call that cost nothing has no entry: then the level is that of this moment.
+    """What the call has cost by the books; it is charged first if it is still to be. None: it has
+    not ended yet, or there is no such pool any more. A call that cost nothing has no entry: then
+    the level is that of this moment.
     """
     settle(call_id=call_id)
     if entries := _ENTRIES.rows(reference=call_id):
@@ -193,16 +223,21 @@ Act = Callable[[], Any]
 
 
 def together(acts: Sequence[Act]) -> list[Any]:
-    """Several of these by one commit, in their order: what each returned, or the exception that undid it alone.
+    """Several of these by one commit, in their order: what each returned, or the exception that
+    undid it alone.
 
-    Calls of one pool come at the same time, and wait for each other's commits otherwise. Raises what undid all of them.
+    Calls of one pool come at the same time, and wait for each other's commits otherwise. Raises
+    what undid all of them.
     """
     if len(acts) == 1:
         return [_done(acts[0])]
     with transaction.atomic():
         said = [_done(act) for act in acts]
-        if connection.needs_rollback:  # it broke in one of them: what the others were told would not be kept
-            raise OperationalError("The connection to the database was lost, and nothing was saved.")
+        # it broke in one of them: what the others were told would not be kept
+        if connection.needs_rollback:
+            raise OperationalError(
+                "The connection to the database was lost, and nothing was saved."
+            )
         return said
 
 
@@ -215,7 +250,11 @@ def _done(act: Act) -> Any:
 
 
 def _settle_ended(pool: EnergyPool, now: datetime) -> int:
-    calls = list(_ended(EnergyReservation.objects.filter(pool=pool)).values_list("call_id", flat=True)[:_AT_ONCE])
+    calls = list(
+        _ended(EnergyReservation.objects.filter(pool=pool)).values_list("call_id", flat=True)[
+            :_AT_ONCE
+        ]
+    )
     return _settled(pool, calls, now)
 
 
@@ -225,8 +264,11 @@ def _ended(reservations: Any) -> Any:
     return reservations.filter(~Exists(out), kind=_CALL)
 
 
-def _settled(pool: EnergyPool, calls: list[str], now: datetime, until: datetime | None = None) -> int:
-    """Of a pool that is locked: who comes second finds the reservation gone. ``until``: see ``settle``."""
+def _settled(
+    pool: EnergyPool, calls: list[str], now: datetime, until: datetime | None = None
+) -> int:
+    """Of a pool that is locked: who comes second finds the reservation gone. ``until``: see
+    ``settle``."""
     done = 0
     notes = [each for call in calls for each in _NOTE.rows(call_id=call)]
     for note in [each for each in notes if each.pool_id == pool.pk]:
@@ -257,22 +299,43 @@ _NOTE = Select(
         "id", "pool_id", "call_id", "agent_slug", "amount", "waited", named=True
     )
 )
-_TAKEN = Select(EnergyReservation.objects.filter(pool=Given("pool")).values_list("amount", named=True))
+_TAKEN = Select(
+    EnergyReservation.objects.filter(pool=Given("pool")).values_list("amount", named=True)
+)
 _ENTRIES = Select(
-    EnergyEntry.objects.filter(~Q(reference=""), kind__in=[Kind.CALL, Kind.CORRECTION], reference=Given("reference"))
+    EnergyEntry.objects.filter(
+        ~Q(reference=""), kind__in=[Kind.CALL, Kind.CORRECTION], reference=Given("reference")
+    )
     .order_by("id")
     .values_list("amount", "after", named=True)
 )
 _RECORD = Select(
     Invocation.objects.filter(id=Given("id"))
     .order_by()
-    .values_list("state", "error_code", "dispatched_at", "finished_at", "arguments", "result_bytes", named=True)
+    .values_list(
+        "state",
+        "error_code",
+        "dispatched_at",
+        "finished_at",
+        "arguments",
+        "result_bytes",
+        named=True,
+    )
 )
 
 
 def _take(pool: EnergyPool, amount: float, note: Any, seconds: float | None, now: datetime) -> None:
-    if amount > 0 or seconds is None:  # a supposed end is written down in any case, so that it can be corrected
-        charge(pool, Kind.CALL, amount, now=now, agent=note.agent_slug, reference=note.call_id, seconds=seconds)
+    # a supposed end is written down in any case, so that it can be corrected
+    if amount > 0 or seconds is None:
+        charge(
+            pool,
+            Kind.CALL,
+            amount,
+            now=now,
+            agent=note.agent_slug,
+            reference=note.call_id,
+            seconds=seconds,
+        )
 
 
 def _cost(pool: EnergyPool, call: Any, seconds: float) -> float:
@@ -280,10 +343,16 @@ def _cost(pool: EnergyPool, call: Any, seconds: float) -> float:
 
 
 def _seconds(call: Any, waited: float, until: datetime | None = None) -> float | None:
-    """Of its work, by what the record says: none (None) of a call that was never sent; one that failed took as long
-    as one that did not. It waited for energy after it was recorded, which is no work. ``until``: see ``settle``.
+    """Of its work, by what the record says: none (None) of a call that was never sent; one that
+    failed took as long as one that did not. It waited for energy after it was recorded, which is no
+    work. ``until``: see ``settle``.
     """
-    if call is None or call.dispatched_at is None or call.finished_at is None or call.state == State.NOT_SENT:
+    if (
+        call is None
+        or call.dispatched_at is None
+        or call.finished_at is None
+        or call.state == State.NOT_SENT
+    ):
         return None
     end = call.finished_at if until is None else min(until, call.finished_at)
     return max(0.0, float((end - call.dispatched_at).total_seconds()) - waited)

@@ -1,4 +1,5 @@
-"""What calls of each tool took, by their records: reckoned anew by the clock, so that no call waits for it."""
+"""What calls of each tool took, by their records: reckoned anew by the clock, so that no call waits
+for it."""
 
 from __future__ import annotations
 
@@ -19,8 +20,15 @@ _TOOLS_AT_ONCE = 100
 
 
 def count_due(now: datetime) -> int:
-    """Reckon anew what calls took of the tools that were called of late; the clock does it. Returns how many."""
-    asked = _sent().filter(received_at__gt=now - _NEWS).order_by().values_list("server_slug", "tool_name").distinct()
+    """Reckon anew what calls took of the tools that were called of late; the clock does it. Returns
+    how many."""
+    asked = (
+        _sent()
+        .filter(received_at__gt=now - _NEWS)
+        .order_by()
+        .values_list("server_slug", "tool_name")
+        .distinct()
+    )
     return sum(_counted(server, tool, now) for server, tool in asked[:_TOOLS_AT_ONCE])
 
 
@@ -30,19 +38,33 @@ def _counted(server: str, name: str, now: datetime) -> bool:
     if tool is None or usage is None:
         return False
     facts: Mapping[str, Any] = {
-        "calls": usage.calls, "seconds": usage.seconds, "length": usage.length, "median": usage.median, "p95": usage.p95,
-        "line": list(astuple(usage.line)) if usage.line else None, "counted_at": now,
-    }  # fmt: skip
+        "calls": usage.calls,
+        "seconds": usage.seconds,
+        "length": usage.length,
+        "median": usage.median,
+        "p95": usage.p95,
+        "line": list(astuple(usage.line)) if usage.line else None,
+        "counted_at": now,
+    }
     ToolUsage.objects.update_or_create(tool=tool, defaults=dict(facts))
     return True
 
 
 def _samples(server: str, tool: str) -> list[Sample]:
-    """Of its newest calls, the oldest first. Where a call has waited for energy, the books know what it worked."""
-    worked = EnergyEntry.objects.filter(~Q(reference=""), kind=EnergyEntry.Kind.CALL, reference=OuterRef("pk"))
-    calls = _sent().filter(server_slug=server, tool_name=tool).exclude(arguments="").order_by("-received_at", "-id")
+    """Of its newest calls, the oldest first. Where a call has waited for energy, the books know
+    what it worked."""
+    worked = EnergyEntry.objects.filter(
+        ~Q(reference=""), kind=EnergyEntry.Kind.CALL, reference=OuterRef("pk")
+    )
+    calls = (
+        _sent()
+        .filter(server_slug=server, tool_name=tool)
+        .exclude(arguments="")
+        .order_by("-received_at", "-id")
+    )
     rows = calls.annotate(
-        size=Length("arguments"), worked=Subquery(worked.values("seconds")[:1], output_field=FloatField())
+        size=Length("arguments"),
+        worked=Subquery(worked.values("seconds")[:1], output_field=FloatField()),
     ).values_list("size", "result_bytes", "dispatched_at", "finished_at", "worked")[:LOOKED_AT]
     return [
         (size, (end - sent).total_seconds() if worked is None else worked, size + answer)
@@ -51,7 +73,7 @@ def _samples(server: str, tool: str) -> list[Sample]:
 
 
 def _sent() -> Any:
-    """Calls that were sent and have ended with any result. A supposed end is left out: it does not tell how long the
-    call worked."""
+    """Calls that were sent and have ended with any result. A supposed end is left out: it does not
+    tell how long the call worked."""
     ended = Invocation.objects.filter(dispatched_at__isnull=False, finished_at__isnull=False)
     return ended.exclude(state=State.NOT_SENT).exclude(error_code=SUPPOSED)

@@ -1,4 +1,5 @@
-"""The database as a configuration file of any format. Without ``include_secrets`` no secret value leaves."""
+"""The database as a configuration file of any format. Without ``include_secrets`` no secret value
+leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def export_config(
     only_enabled: bool = False,
     servers: Iterable[Server] | None = None,
 ) -> Written:
-    """The site's servers (or the given ones), and what files brought besides, as data of a format."""
+    """The site's servers (or the given ones), and what files brought besides, as data of a
+    format."""
     chosen = Server.objects.all() if servers is None else servers
     rows = [row for row in chosen if row.enabled or not only_enabled]
     family = formats.FORMATS[format_name].family
@@ -31,7 +33,12 @@ def export_config(
         document = section.give(document, include_secrets=include_secrets)
     written = formats.write(document, format_name, include_secrets=include_secrets)
     if include_secrets:
-        audit.record(kind="configuration.exported", actor=actor, subject=f"format:{format_name}", servers=len(rows))
+        audit.record(
+            kind="configuration.exported",
+            actor=actor,
+            subject=f"format:{format_name}",
+            servers=len(rows),
+        )
     return written
 
 

@@ -1,4 +1,5 @@
-"""Where configuration files lie on disk, reading and writing them, and what folder names in them mean."""
+"""Where configuration files lie on disk, reading and writing them, and what folder names in them
+mean."""
 
 from __future__ import annotations
 
@@ -37,16 +38,22 @@ class Found:
     warning: str = ""
 
 
-def locate(*, format_name: str, workspace: Path | None, environ: Mapping[str, str], here: Path) -> Found:
+def locate(
+    *, format_name: str, workspace: Path | None, environ: Mapping[str, str], here: Path
+) -> Found:
     """The file that is meant when none is named.
 
-    With a workspace: the first of ``PROJECT_FILES`` in it, ``.dispatch/mcp.json`` before ``opencode.json``. For ai-agent: ``.ai-agent.json`` here, then at
-    home. Otherwise ``MCP_CONFIG_PATH`` or ``mcp-servers.json`` here. Raises NotFound with the places looked at.
+    With a workspace: the first of ``PROJECT_FILES`` in it, ``.dispatch/mcp.json`` before
+    ``opencode.json``. For ai-agent: ``.ai-agent.json`` here, then at home. Otherwise
+    ``MCP_CONFIG_PATH`` or ``mcp-servers.json`` here. Raises NotFound with the places looked at.
     """
     if workspace is not None:
         return _in_workspace(workspace)
     if format_name == "ai-agent":
-        places = [here / ".ai-agent.json", Path(environ.get("HOME") or Path.home()) / ".ai-agent.json"]
+        places = [
+            here / ".ai-agent.json",
+            Path(environ.get("HOME") or Path.home()) / ".ai-agent.json",
+        ]
     else:
         places = [here / environ.get("MCP_CONFIG_PATH", "mcp-servers.json")]
     return Found(_first(places))
@@ -55,7 +62,11 @@ def locate(*, format_name: str, workspace: Path | None, environ: Mapping[str, st
 def _in_workspace(workspace: Path) -> Found:
     places = [workspace / name for name in PROJECT_FILES]
     # A host's settings without servers do not hide the file of another host.
-    servers = [place for place in places if place.is_file() and (place == places[0] or _declares_servers(place))]
+    servers = [
+        place
+        for place in places
+        if place.is_file() and (place == places[0] or _declares_servers(place))
+    ]
     path = servers[0] if servers else _first(places)
     others = ", ".join(str(place) for place in servers[1:])
     return Found(path, f"{path} is used. The servers in {others} are ignored." if others else "")
@@ -73,34 +84,45 @@ def _first(places: list[Path]) -> Path:
         if place.is_file():
             return place
     names = ", ".join(map(str, places))
-    raise NotFound(f"No configuration file was found ({names}).", remedy="Enter the path of the file to import.")
+    raise NotFound(
+        f"No configuration file was found ({names}).",
+        remedy="Enter the path of the file to import.",
+    )
 
 
 def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
-    """What ``${workspace}`` and ``${home}`` stand for in a file at ``path`` (None: it came through a pipe)."""
+    """What ``${workspace}`` and ``${home}`` stand for in a file at ``path`` (None: it came through
+    a pipe)."""
     home = {"home": str(Path.home())}
     if workspace is None and path is not None:
         folder = path.absolute().parent
         workspace = folder.parent if folder.name in _HOST_FOLDERS else folder
     if workspace is None:
         return home
-    return {"workspace": str(workspace.absolute()), "CLAUDE_PLUGIN_ROOT": str(workspace.absolute()), **home}
+    return {
+        "workspace": str(workspace.absolute()),
+        "CLAUDE_PLUGIN_ROOT": str(workspace.absolute()),
+        **home,
+    }
 
 
 def project_folder(path: str) -> str:
-    """The name of the project's folder, also for a file in a host's folder inside it, such as ``.cursor``."""
+    """The name of the project's folder, also for a file in a host's folder inside it, such as
+    ``.cursor``."""
     folder = Path(path).parent
     return folder.parent.name if folder.name in _HOST_FOLDERS else folder.name
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes, at most one more than a configuration file may have, so that a reader can refuse it."""
+    """The file's bytes, at most one more than a configuration file may have, so that a reader can
+    refuse it."""
     with path.open("rb") as stream:
         return stream.read(large.MAX_BYTES + 1)
 
 
 class FileWatch:
-    """Tells when a file on disk has new content. Cheap to ask often: reads only when the file's stamp changed."""
+    """Tells when a file on disk has new content. Cheap to ask often: reads only when the file's
+    stamp changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -133,7 +155,8 @@ class FileWatch:
 
 
 def write_file(path: Path, content: str, *, mode: int = 0o600) -> None:
-    """Replace the file in one step; only the owner may read it, for it may hold secrets, unless ``mode`` says more."""
+    """Replace the file in one step; only the owner may read it, for it may hold secrets, unless
+    ``mode`` says more."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

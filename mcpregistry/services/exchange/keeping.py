@@ -1,4 +1,5 @@
-"""A configuration file that is kept in step with the database: written anew after each change that shows in it."""
+"""A configuration file that is kept in step with the database: written anew after each change that
+shows in it."""
 
 from __future__ import annotations
 
@@ -24,17 +25,24 @@ class KeptFile:
     _revision: int | None = None
 
     def look(self) -> list[str]:
-        """Write the file if it is no longer what the database says; its content before is kept beside it.
+        """Write the file if it is no longer what the database says; its content before is kept
+        beside it.
 
-        Returns what is to be told. Raises OSError where it cannot be written; then the next look tries again.
+        Returns what is to be told. Raises OSError where it cannot be written; then the next look
+        tries again.
         """
         revision = Configuration.load().revision
         if revision == self._revision and self.path.exists():
             return []
-        written = export_config(format_name=self.format_name, actor=self.actor, only_enabled=self.only_enabled)
+        written = export_config(
+            format_name=self.format_name, actor=self.actor, only_enabled=self.only_enabled
+        )
         if written.refused:
             self._revision = revision
-            return [*map(str, written.refused), f"{self.path}: not changed because of the problems above."]
+            return [
+                *map(str, written.refused),
+                f"{self.path}: not changed because of the problems above.",
+            ]
         as_yaml = self.format_name.startswith("slipsnisse") and self.path.suffix != ".json"
         told = self._write(text.dump(written.data, as_yaml=as_yaml))
         self._revision = revision

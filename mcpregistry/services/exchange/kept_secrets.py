@@ -1,4 +1,5 @@
-"""Secrets of imported entries, kept as credentials of their servers when whoever imports asks for it."""
+"""Secrets of imported entries, kept as credentials of their servers when whoever imports asks for
+it."""
 
 from __future__ import annotations
 
@@ -12,35 +13,47 @@ from mcpregistry.models import Credential
 from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
 REMEDY = "To store them as credentials instead, import with this option (--credentials on the command line)."
-SCOPE_REMEDY = "Ask an administrator to add these credentials, or to set their scopes on their pages."
+SCOPE_REMEDY = (
+    "Ask an administrator to add these credentials, or to set their scopes on their pages."
+)
 
 
 def secrets_in(entry: ServerEntry) -> str:
     """A sentence about the secrets in the entry; empty if there are none."""
     places = sorted({secret.place for secret in taken_out(entry)[1] if secret.value})
-    return f"Values in {', '.join(places)} look like secrets. They are stored with the server." if places else ""
+    return (
+        f"Values in {', '.join(places)} look like secrets. They are stored with the server."
+        if places
+        else ""
+    )
 
 
 def add_credentials(
     inputs: Mapping[str, str], places_of: Callable[[str], list[str]], *, actor: str, rights: Rights
 ) -> list[str]:
-    """Make empty credentials of the secrets that a file asks for: descriptions by name. Existing ones stay as they are.
+    """Make empty credentials of the secrets that a file asks for: descriptions by name. Existing
+    ones stay as they are.
 
-    Returns the names of those that no server may use, because ``rights`` does not cover adding them or setting their scope.
+    Returns the names of those that no server may use, because ``rights`` does not cover adding them
+    or setting their scope.
     """
     there = set(Credential.objects.filter(name__in=inputs).values_list("name", flat=True))
     new = [name for name in inputs if name not in there]
     may_add, may_scope = (rights(right) for right in MAY_KEEP)
     for name in new if may_add else ():
         scope = places_of(name) if may_scope else []
-        save_credential(credential=Credential(name=name, description=inputs[name]), actor=actor, scope=scope)
+        save_credential(
+            credential=Credential(name=name, description=inputs[name]), actor=actor, scope=scope
+        )
     return [] if may_add and may_scope else new
 
 
 def keep_secrets(secrets: Iterable[Secret], slug: str, actor: str) -> None:
-    """Make or change the credentials that the entry names, for this server alone; one without a value waits for it.
+    """Make or change the credentials that the entry names, for this server alone; one without a
+    value waits for it.
 
-    Raises ConfigInvalid for a name that stands for another server's credential, and for a value that is not a secret's.
+    Raises ConfigInvalid for a name that stands for another server's credential, and for a value
+    that is not a secret's.
     """
     place = f"server:{slug}"
     for secret in secrets:

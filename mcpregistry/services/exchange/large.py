@@ -1,7 +1,8 @@
-"""Large files of hosts, such as ``~/.claude.json`` with its histories: only the parts that can hold servers are read on.
+"""Large files of hosts, such as ``~/.claude.json`` with its histories: only the parts that can hold
+servers are read on.
 
-They are parsed in a process of their own, which is bounded in memory and time, so that the web process stays free.
-That process runs this module, so the module imports nothing of ours.
+They are parsed in a process of their own, which is bounded in memory and time, so that the web
+process stays free. That process runs this module, so the module imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -18,33 +19,52 @@ _SMALL = 1024 * 1024
 _MEMORY = 2 * 1024 * 1024 * 1024
 _SECONDS = 60
 _ROOTS = (
-    "mcpServers", "servers", "inputs", "mcp", "mcp_servers", "context_servers", "amp.mcpServers", "mcps", "$schema",
-)  # fmt: skip
+    "mcpServers",
+    "servers",
+    "inputs",
+    "mcp",
+    "mcp_servers",
+    "context_servers",
+    "amp.mcpServers",
+    "mcps",
+    "$schema",
+)
 _OF_A_PROJECT = ("mcpServers", "disabledMcpServers")
 
 
 def reduced(raw: bytes, file: str) -> bytes:
-    """The file, or of a large one of JSON the parts that can hold servers. Raises ``FileInvalid``."""
+    """The file, or of a large one of JSON the parts that can hold servers. Raises
+    ``FileInvalid``."""
     if len(raw) <= _SMALL:
         return raw
     from mcpregistry.domain.formats.notes import FileInvalid
 
     if len(raw) > MAX_BYTES:
-        raise FileInvalid(file, "The file is larger than 50 MiB.", remedy="Split it into several files.")
+        raise FileInvalid(
+            file, "The file is larger than 50 MiB.", remedy="Split it into several files."
+        )
     if not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         raise FileInvalid(
-            file, "The file is larger than 1 MiB and is not JSON.", remedy="Import only the part with the servers."
+            file,
+            "The file is larger than 1 MiB and is not JSON.",
+            remedy="Import only the part with the servers.",
         )
     try:
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-I", str(Path(__file__))], input=raw, capture_output=True, timeout=_SECONDS, check=False
+            [sys.executable, "-I", str(Path(__file__))],
+            input=raw,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise FileInvalid(
             file, "The file took too long to read.", remedy="Import only the part with the servers."
         ) from None
     if done.returncode:
-        sentence = done.stderr.decode("utf-8", "replace").strip()[:200] if done.returncode == 1 else ""
+        sentence = (
+            done.stderr.decode("utf-8", "replace").strip()[:200] if done.returncode == 1 else ""
+        )
         raise FileInvalid(
             file,
             sentence or "The file is too large to be read.",

@@ -1,7 +1,8 @@
-"""``autoApprove``, ``toolApprovalRequired`` and ``autoDiscoveryEnabled`` of configuration files, as rules and settings and back.
+"""``autoApprove``, ``toolApprovalRequired`` and ``autoDiscoveryEnabled`` of configuration files, as
+rules and settings and back.
 
-A file may only loosen what people are asked about when whoever imports it may change rules. For anybody
-else the rule is made switched off, so that one click is enough for somebody who may.
+A file may only loosen what people are asked about when whoever imports it may change rules. For
+anybody else the rule is made switched off, so that one click is enough for somebody who may.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from mcpregistry.services.configuration.site import save_configuration
 from mcpregistry.services.exchange.rows import entry_of
 from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, free_name, save_rule
 
-FLAG, DISCOVERY, SUB_AGENT = "toolApprovalRequired", "autoDiscoveryEnabled", "subAgentEnabled"
+FLAG = "toolApprovalRequired"
+DISCOVERY = "autoDiscoveryEnabled"
+SUB_AGENT = "subAgentEnabled"
 _OURS = "autoApprove of "
 # What a person needs so that a file changes rules and settings of the site at once.
 MAY_RULE = (
-    *(f"mcpregistry.{verb}_policyrule" for verb in ("add", "change", "delete")), "mcpregistry.change_configuration",
-)  # fmt: skip
+    *(f"mcpregistry.{verb}_policyrule" for verb in ("add", "change", "delete")),
+    "mcpregistry.change_configuration",
+)
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
 APPLIED = "Applied: a policy rule allows these tools without an approval."
 WAITS = "A disabled policy rule was added for it. A user with permission to change rules can enable the rule."
-TOO_LONG = (
-    "Kept, but not applied: one rule cannot contain so many names. Auto-approve the server or its tools in the admin."
-)
+TOO_LONG = "Kept, but not applied: one rule cannot contain so many names. Auto-approve the server or its tools in the admin."
 _NEEDS_RIGHT = "Kept, but not applied: only a user with permission to change rules can"
 DISCOVERY_WAITS = f"{_NEEDS_RIGHT} let the sub-agent search registries automatically."
 FLAG_WAITS = f"{_NEEDS_RIGHT} decide what happens if no rule matches."
@@ -41,7 +43,8 @@ SWITCH_WAITS = f"{_NEEDS_RIGHT} enable or disable the sub-agent."
 
 
 def known(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
-    """The server as a file may say it, with what is auto-approved now. ``ruled``: see there; for who asks about many."""
+    """The server as a file may say it, with what is auto-approved now. ``ruled``: see there; for
+    who asks about many."""
     entry = entry_of(server)
     if not server.pk:
         return entry
@@ -50,15 +53,18 @@ def known(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
 
 
 def ruled_servers() -> set[int]:
-    """The servers that any rule names, or one of whose tools: of all others nothing can be auto-approved."""
+    """The servers that any rule names, or one of whose tools: of all others nothing can be
+    auto-approved."""
     named = PolicyRule.objects.order_by().values_list("server_id", "tool__server_id").distinct()
     keys = {key for pair in named for key in pair}
     return {key for key in keys if key is not None}
 
 
-def _approved(server: Server, stated: bool | tuple[str, ...], *, about: bool) -> bool | tuple[str, ...]:
-    """As a file last put it where that is still true, so that an export gives back what was imported. ``about``: there
-    may be rules about the server."""
+def _approved(
+    server: Server, stated: bool | tuple[str, ...], *, about: bool
+) -> bool | tuple[str, ...]:
+    """As a file last put it where that is still true, so that an export gives back what was
+    imported. ``about``: there may be rules about the server."""
     ours = _rule_of(server) if about else None
     if (about and auto_rules(server=server)) or (ours and not ours.condition):
         return True
@@ -70,7 +76,9 @@ def _approved(server: Server, stated: bool | tuple[str, ...], *, about: bool) ->
 
 def _rules_of(server: Server) -> QuerySet[PolicyRule]:
     """The rules that files have made of the server: one that counts, and perhaps some that wait."""
-    rules = PolicyRule.objects.filter(name__startswith=_OURS, server=server, outcome=Outcome.ALLOW, draft=False)
+    rules = PolicyRule.objects.filter(
+        name__startswith=_OURS, server=server, outcome=Outcome.ALLOW, draft=False
+    )
     return rules.order_by("-enabled", "pk")
 
 
@@ -93,13 +101,21 @@ def _named(rule: PolicyRule | None) -> list[str]:
 
 def _one_by_one(server: Server) -> dict[str, PolicyRule]:
     rules = PolicyRule.objects.live().filter(
-        tool__server=server, server=None, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
+        tool__server=server,
+        server=None,
+        agent=None,
+        endpoint=None,
+        expert="",
+        condition="",
+        outcome=Outcome.ALLOW,
         priority=AUTO,
-    )  # fmt: skip
+    )
     return {rule.tool.name: rule for rule in rules.select_related("tool") if rule.tool}
 
 
-def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str, may_rule: bool) -> str:
+def follow_file(
+    *, server: Server, approved: bool | tuple[str, ...], actor: str, may_rule: bool
+) -> str:
     """Make the auto-approval rule of the server say what the file says; False is silence.
 
     Without ``may_rule`` no rule is changed that is there: a new one is made, switched off.
@@ -107,7 +123,9 @@ def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str,
     """
     if approved is False:
         return ""
-    condition = "" if approved is True else f"tool.name in {json.dumps(list(approved), ensure_ascii=False)}"
+    condition = (
+        "" if approved is True else f"tool.name in {json.dumps(list(approved), ensure_ascii=False)}"
+    )
     if len(condition) > LONGEST:
         return TOO_LONG
     if may_rule and approved is not True:
@@ -116,14 +134,18 @@ def follow_file(*, server: Server, approved: bool | tuple[str, ...], actor: str,
         return ""
     rule = _rule_of(server) if may_rule else _rules_of(server).filter(condition=condition).first()
     if rule is None or rule.condition != condition or (may_rule and not rule.enabled):
-        rule = rule or PolicyRule(name=free_name(_name(server)), server=server, outcome=Outcome.ALLOW, priority=AUTO)
-        rule.condition, rule.enabled = condition, may_rule
+        rule = rule or PolicyRule(
+            name=free_name(_name(server)), server=server, outcome=Outcome.ALLOW, priority=AUTO
+        )
+        rule.condition = condition
+        rule.enabled = may_rule
         save_rule(rule=rule, actor=actor)
     return APPLIED if rule.enabled else WAITS
 
 
 def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> None:
-    """Delete the rules that let more tools run than the file says: single ones, and with no tool the server's."""
+    """Delete the rules that let more tools run than the file says: single ones, and with no tool
+    the server's."""
     for name, single in _one_by_one(server).items():
         if name not in approved:
             delete_rule(rule=single, actor=actor)
@@ -134,13 +156,23 @@ def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> N
 
 def _follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
     """Take ``toolApprovalRequired`` as what happens when no rule fits. A default of deny stays."""
-    told = f"a call that matches no rule {'waits for an approval' if wanted else 'runs immediately'}"
+    told = (
+        f"a call that matches no rule {'waits for an approval' if wanted else 'runs immediately'}"
+    )
     outcome = Outcome.ASK if wanted else Outcome.ALLOW
-    return _set(default_outcome=outcome, unless=Outcome.DENY, told=told, waits=FLAG_WAITS, may=may_rule, actor=actor)
+    return _set(
+        default_outcome=outcome,
+        unless=Outcome.DENY,
+        told=told,
+        waits=FLAG_WAITS,
+        may=may_rule,
+        actor=actor,
+    )
 
 
 def _follow_discovery(*, wanted: bool, actor: str, may_rule: bool) -> str:
-    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries without being asked."""
+    """Take ``autoDiscoveryEnabled`` as whether the sub-agent searches registries without being
+    asked."""
     told = f"the sub-agent {'searches' if wanted else 'does not search'} registries automatically"
     return _set(auto_discovery=wanted, told=told, waits=DISCOVERY_WAITS, may=may_rule, actor=actor)
 
@@ -151,8 +183,11 @@ def _follow_switch(*, wanted: bool, actor: str, may_rule: bool) -> str:
     return _set(sub_agent_enabled=wanted, told=told, waits=SWITCH_WAITS, may=may_rule, actor=actor)
 
 
-def _set(*, told: str, waits: str, may: bool, actor: str, unless: object = None, **column: object) -> str:
-    """Set the site's column, which stays where it is ``unless``; a sentence for the import's notes, or "" if nothing changes."""
+def _set(
+    *, told: str, waits: str, may: bool, actor: str, unless: object = None, **column: object
+) -> str:
+    """Set the site's column, which stays where it is ``unless``; a sentence for the import's notes,
+    or "" if nothing changes."""
     ((name, value),) = column.items()
     configuration = Configuration.locked()
     if getattr(configuration, name) in (value, unless):
@@ -166,13 +201,16 @@ def _set(*, told: str, waits: str, may: bool, actor: str, unless: object = None,
 
 # By the flag's name in a file: what takes it, and says in a sentence what became of it.
 FOLLOWED = {FLAG: _follow_flag, DISCOVERY: _follow_discovery, SUB_AGENT: _follow_switch}
-WAITING = (FLAG_WAITS, DISCOVERY_WAITS, SWITCH_WAITS)  # what is said of a flag that somebody else has to take
+# what is said of a flag that somebody else has to take
+WAITING = (FLAG_WAITS, DISCOVERY_WAITS, SWITCH_WAITS)
 
 
 def flags_now(flags: dict[str, bool]) -> dict[str, bool]:
     """The flags of a file with those that are settings of the site as these are now."""
     site = Configuration.load()
     now = {
-        FLAG: site.default_outcome != Outcome.ALLOW, DISCOVERY: site.auto_discovery, SUB_AGENT: site.sub_agent_enabled,
-    }  # fmt: skip
+        FLAG: site.default_outcome != Outcome.ALLOW,
+        DISCOVERY: site.auto_discovery,
+        SUB_AGENT: site.sub_agent_enabled,
+    }
     return {name: now.get(name, value) for name, value in flags.items()}

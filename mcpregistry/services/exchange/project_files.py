@@ -1,7 +1,9 @@
-"""Read the configuration file of a directory for ``runmcp --workspace``. Nothing is saved or started here.
+"""Read the configuration file of a directory for ``runmcp --workspace``. Nothing is saved or
+started here.
 
-The content that a person confirms is each server as it would be started or reached: with its folders, and with the
-variables of the host's environment in commands and addresses. Variables in ``env`` and ``headers`` stay references.
+The content that a person confirms is each server as it would be started or reached: with its
+folders, and with the variables of the host's environment in commands and addresses. Variables in
+``env`` and ``headers`` stay references.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ class ProjectFileUnusable(ConfigInvalid):
 class ProjectReading:
     """The servers of a directory's file, as they were read.
 
-    ``content``: the hash that a person confirms, with the site's key. ``entries``: by the key of each server its digest, what it starts or
-    reaches in full, and the masked values of its environment, which may all hold secrets. ``variables``: those in
-    commands and addresses, with the values that were filled in. ``summary``: a line for each server, without secrets.
+    ``content``: the hash that a person confirms, with the site's key. ``entries``: by the key of
+    each server its digest, what it starts or reaches in full, and the masked values of its
+    environment, which may all hold secrets. ``variables``: those in commands and addresses, with
+    the values that were filled in. ``summary``: a line for each server, without secrets.
     """
 
     directory: Path
@@ -65,19 +68,24 @@ class ProjectReading:
 
 
 def real_directory(name: str | Path) -> Path:
-    """The directory with all links followed. Raises ProjectFileUnusable if it cannot have a confirmation."""
+    """The directory with all links followed. Raises ProjectFileUnusable if it cannot have a
+    confirmation."""
     directory = Path(os.path.realpath(name))
     if not directory.is_dir():
-        raise ProjectFileUnusable(f"{directory} is not a directory.", remedy="Enter the directory of the project.")
+        raise ProjectFileUnusable(
+            f"{directory} is not a directory.", remedy="Enter the directory of the project."
+        )
     try:
         len(str(directory).encode())
     except UnicodeEncodeError:
         raise ProjectFileUnusable(
-            f"The name of the directory {printable(str(directory))} is not valid UTF-8.", remedy="Rename the directory."
+            f"The name of the directory {printable(str(directory))} is not valid UTF-8.",
+            remedy="Rename the directory.",
         ) from None
     if len(str(directory)) > _LONGEST_DIRECTORY:
         raise ProjectFileUnusable(
-            f"The path of the directory is longer than {_LONGEST_DIRECTORY} characters.", remedy="Use a shorter path."
+            f"The path of the directory is longer than {_LONGEST_DIRECTORY} characters.",
+            remedy="Use a shorter path.",
         )
     return directory
 
@@ -85,7 +93,8 @@ def real_directory(name: str | Path) -> Path:
 def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading | None:
     """Read the directory's file. Returns None if no file of the directory declares servers.
 
-    ``environ``: where variables in commands and addresses take their values from. Raises ProjectFileUnusable.
+    ``environ``: where variables in commands and addresses take their values from. Raises
+    ProjectFileUnusable.
     """
     for name in PROJECT_FILES:
         path = directory / name
@@ -115,14 +124,17 @@ def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading 
 def only_servers(document: Document) -> Document:
     """The servers of a project's file, without the entries that start or reach this site itself.
 
-    The same file often has the host's entry for ``runmcp``. If it were started from here, it would start itself again.
+    The same file often has the host's entry for ``runmcp``. If it were started from here, it would
+    start itself again.
     """
     servers = tuple(entry for entry in document.servers if not _is_this_site(entry))
     return Document(servers=servers, inputs=document.inputs, notes=document.notes)
 
 
 def _is_this_site(entry: ServerEntry) -> bool:
-    return any("runmcp" in word for word in entry.command) or entry.url.startswith(f"{settings.SITE_URL}/mcp/")
+    return any("runmcp" in word for word in entry.command) or entry.url.startswith(
+        f"{settings.SITE_URL}/mcp/"
+    )
 
 
 def _check_owners(directory: Path, path: Path) -> None:
@@ -149,7 +161,9 @@ def _read(path: Path) -> tuple[Format, Document, bytes]:
             f"{path} cannot be read: {error.strerror}.", remedy="Check its name and permissions."
         ) from None
     if len(raw) > MOST_BYTES:
-        raise ProjectFileUnusable(f"{path} is larger than 1 MiB.", remedy="Keep only the MCP servers in it.")
+        raise ProjectFileUnusable(
+            f"{path} is larger than 1 MiB.", remedy="Keep only the MCP servers in it."
+        )
     try:
         found, document = read_document(raw, str(path))
     except FileInvalid as error:
@@ -163,7 +177,9 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
         document = document.leaving_out()
     if document.refused:
         note = found.in_its_words(document.refused)[0]
-        raise ProjectFileUnusable(f"{path}: {note.pointer or '/'}: {note.sentence}", remedy=note.remedy)
+        raise ProjectFileUnusable(
+            f"{path}: {note.pointer or '/'}: {note.sentence}", remedy=note.remedy
+        )
     if len(document.servers) > _MOST_SERVERS:
         raise ProjectFileUnusable(
             f"{path} declares {len(document.servers)} servers, but a project file can have at most {_MOST_SERVERS}.",
@@ -178,12 +194,21 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
     return document
 
 
-def _variables_of_launches(servers: Iterable[ServerEntry], environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables in commands, working directories and addresses, as far as they have a value that is not secret."""
+def _variables_of_launches(
+    servers: Iterable[ServerEntry], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables in commands, working directories and addresses, as far as they have a value that is
+    not secret."""
     names = {
-        name for entry in servers for name in variables_named((*entry.command, entry.cwd, entry.url))
-    } - {"workspace", "home"}  # fmt: skip
-    return {name: environ[name] for name in sorted(names) if _has_value(environ, name) and not is_guarded(name)}
+        name
+        for entry in servers
+        for name in variables_named((*entry.command, entry.cwd, entry.url))
+    } - {"workspace", "home"}
+    return {
+        name: environ[name]
+        for name in sorted(names)
+        if _has_value(environ, name) and not is_guarded(name)
+    }
 
 
 def _has_value(environ: Mapping[str, str], name: str) -> bool:
@@ -199,7 +224,8 @@ def _facts(entry: ServerEntry) -> dict[str, Any]:
 
 
 def _line(entry: ServerEntry) -> str:
-    """One line about a server: its command or address, environment and variables. Secrets are masked."""
+    """One line about a server: its command or address, environment and variables. Secrets are
+    masked."""
     if entry.command:
         parts = [" ".join(shlex.quote(word) for word in masked_words(list(entry.command)))]
     else:
@@ -209,11 +235,16 @@ def _line(entry: ServerEntry) -> str:
     if entry.env:
         shown = shown_env(entry.env)
         parts.append(
-            "environment: " + ", ".join(name if value is None else f"{name}={value}" for name, value in shown.items())
+            "environment: "
+            + ", ".join(
+                name if value is None else f"{name}={value}" for name, value in shown.items()
+            )
         )
     if entry.headers:
         parts.append("headers: " + ", ".join(sorted(entry.headers)))
-    if names := sorted(variables_named((*entry.command, entry.url, *entry.env.values(), *entry.headers.values()))):
+    if names := sorted(
+        variables_named((*entry.command, entry.url, *entry.env.values(), *entry.headers.values()))
+    ):
         parts.append("uses from the environment of the host: " + ", ".join(names))
     if not entry.enabled:
         parts.append("disabled in the file")
@@ -223,17 +254,21 @@ def _line(entry: ServerEntry) -> str:
 def _in_full(entry: ServerEntry) -> dict[str, str]:
     """What is kept sealed of an entry, for whoever may confirm it."""
     return {
-        "digest": digest("entry", stored(_facts(entry))), "launch": _launch(entry), "environment": _hidden_environment(entry),
-    }  # fmt: skip
+        "digest": digest("entry", stored(_facts(entry))),
+        "launch": _launch(entry),
+        "environment": _hidden_environment(entry),
+    }
 
 
 def _hidden_environment(entry: ServerEntry) -> str:
-    """The values of the environment that are masked in the summary: they could hide what a program loads."""
+    """The values of the environment that are masked in the summary: they could hide what a program
+    loads."""
     shown = shown_env(entry.env)
     hidden = {name: value for name, value in entry.env.items() if shown[name] != value}
     return printable(" ".join(f"{name}={shlex.quote(hidden[name])}" for name in sorted(hidden)))
 
 
 def _launch(entry: ServerEntry) -> str:
-    """The command or the address in full: a word that only looks like a secret could hide what a command does."""
+    """The command or the address in full: a word that only looks like a secret could hide what a
+    command does."""
     return printable(shlex.join(entry.command) if entry.command else entry.url)

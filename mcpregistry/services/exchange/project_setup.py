@@ -1,6 +1,8 @@
-"""Set up the servers of a confirmed project file. ``runmcp --workspace`` does so, because servers get its environment.
+"""Set up the servers of a confirmed project file. ``runmcp --workspace`` does so, because servers
+get its environment.
 
-This happens once for each confirmation. Later decisions are kept: disabled servers, withdrawn grants, rejected definitions.
+This happens once for each confirmation. Later decisions are kept: disabled servers, withdrawn
+grants, rejected definitions.
 """
 
 from __future__ import annotations
@@ -29,14 +31,20 @@ from mcpregistry.services.exchange.project_files import (
 from mcpregistry.services.exchange.projects import servers_of
 from mcpregistry.services.exchange.trusted import ask_servers, one_at_a_time, passing, variables_of
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.lifecycle import confirm_launch, delete_server, save_server, withdraw_launch
+from mcpregistry.services.servers.lifecycle import (
+    confirm_launch,
+    delete_server,
+    save_server,
+    withdraw_launch,
+)
 
 ACTOR = "runmcp"
 
 
 @dataclass
 class _Result:
-    """The result of setting up a file: its problems, whether all its servers work, and what was granted."""
+    """The result of setting up a file: its problems, whether all its servers work, and what was
+    granted."""
 
     problems: list[str]
     is_complete: bool = False
@@ -45,10 +53,12 @@ class _Result:
 
 
 def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
-    """Start the servers of the directory's file once, approve what they offer, and grant them to the agent.
+    """Start the servers of the directory's file once, approve what they offer, and grant them to
+    the agent.
 
-    Does nothing unless a person has confirmed the present content of the file. Errors are saved as the problem of the file.
-    A new server that does not work is deleted, so that the next start can try it again.
+    Does nothing unless a person has confirmed the present content of the file. Errors are saved as
+    the problem of the file. A new server that does not work is deleted, so that the next start can
+    try it again.
     """
     with one_at_a_time():
         row = ProjectFile.objects.filter(directory=str(directory)).first()
@@ -67,9 +77,15 @@ def _set_up(row: ProjectFile, reading: ProjectReading) -> _Result:
     outcome = _import(reading, row)
     if outcome.refused:
         return _Result([str(note) for note in outcome.refused])
-    new = {change.slug for change in outcome.changes if change.kind == "server" and change.action == "created"}
+    new = {
+        change.slug
+        for change in outcome.changes
+        if change.kind == "server" and change.action == "created"
+    }
     named = [change.slug for change in outcome.changes if change.kind == "server"]
-    servers = list(Server.objects.filter(slug__in=named).exclude(lifecycle=Lifecycle.DISABLED).order_by("slug"))
+    servers = list(
+        Server.objects.filter(slug__in=named).exclude(lifecycle=Lifecycle.DISABLED).order_by("slug")
+    )
     failed = _confirm(servers, row)
     working = [server for server in servers if server.slug not in failed]
     with passing(variables_of(working)):
@@ -85,14 +101,22 @@ def _set_up(row: ProjectFile, reading: ProjectReading) -> _Result:
 def _import(reading: ProjectReading, row: ProjectFile) -> Outcome:
     with vouched():
         return import_file(
-            raw=reading.raw, path=str(reading.path), actor=ACTOR, format_name=reading.format, on_conflict="own",
-            variables=reading.variables, folders=reading.folders, narrowed=only_servers,
-            rights=row.confirmed_by.has_perm if row.confirmed_by else all_rights,  # None: confirmed by a command
-        )  # fmt: skip
+            raw=reading.raw,
+            path=str(reading.path),
+            actor=ACTOR,
+            format_name=reading.format,
+            on_conflict="own",
+            variables=reading.variables,
+            folders=reading.folders,
+            narrowed=only_servers,
+            # None: confirmed by a command
+            rights=row.confirmed_by.has_perm if row.confirmed_by else all_rights,
+        )
 
 
 def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
-    """Confirm the launches as the person has confirmed the file. Returns what was refused, by the server's slug."""
+    """Confirm the launches as the person has confirmed the file. Returns what was refused, by the
+    server's slug."""
     failed = {}
     for server in servers:
         if any(who != ACTOR for who in server.launch_by or ()):
@@ -107,10 +131,14 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
                     save_server(server=server, actor=ACTOR)
                 if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
                     confirm_launch(
-                        server=server, actor=row.confirmed_as, launch_hash=server.launch_hash(), user=row.confirmed_by
+                        server=server,
+                        actor=row.confirmed_as,
+                        launch_hash=server.launch_hash(),
+                        user=row.confirmed_by,
                     )
                     grant_variables(server.texts(), f"server:{server.slug}", row.confirmed_as)
-                    Server.objects.filter(pk=server.pk).update(refreshed_at=None)  # it may be another program now
+                    # it may be another program now
+                    Server.objects.filter(pk=server.pk).update(refreshed_at=None)
         except SlipsnisseError as error:
             failed[server.slug] = f"The server '{server.slug}' cannot be started: {error}"
     return failed
@@ -118,22 +146,31 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
 
 def _delete(slugs: Iterable[str]) -> None:
     for server in Server.objects.filter(slug__in=list(slugs)):
-        delete_server(server=server, actor=ACTOR, rights=all_rights)  # made a moment ago, by this start
+        # made a moment ago, by this start
+        delete_server(server=server, actor=ACTOR, rights=all_rights)
 
 
 @transaction.atomic
 def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
-    """Approve new definitions that are not suspicious, and grant the servers to the agent of the directory on its endpoint.
+    """Approve new definitions that are not suspicious, and grant the servers to the agent of the
+    directory on its endpoint.
 
-    This happens once after the confirmation of an entry: tools that a server offers later wait for a person.
+    This happens once after the confirmation of an entry: tools that a server offers later wait for
+    a person.
     """
     agent = Agent.objects.filter(slug=row.agent_slug).first()
     endpoint = Endpoint.objects.filter(slug=row.endpoint_slug).first()
     if agent is None or endpoint is None:
-        result.problems.append("The agent or the endpoint of the directory was deleted. Start the host again.")
+        result.problems.append(
+            "The agent or the endpoint of the directory was deleted. Start the host again."
+        )
         return
     with audit.together():
-        waiting = Tool.offers.waiting().filter(server__in=servers, pinned=None).select_related("latest", "server")
+        waiting = (
+            Tool.offers.waiting()
+            .filter(server__in=servers, pinned=None)
+            .select_related("latest", "server")
+        )
         new = [(tool, tool.latest) for tool in waiting if tool.latest]
         clean = [definition for _, definition in new if definition.severity < Severity.ALARM]
         decisions.approve_all(definitions=clean, actor=row.confirmed_as, user=row.confirmed_by)
@@ -152,14 +189,19 @@ def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
 
 
 def _grant(grant: Grant, row: ProjectFile, result: _Result) -> None:
-    rows = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint, server=grant.server, kind="", uri="")
+    rows = Grant.objects.filter(
+        agent=grant.agent, endpoint=grant.endpoint, server=grant.server, kind="", uri=""
+    )
     if not rows.exists():
         grant.note = f"File of {row.directory}"[:500]
-        result.grants.append(save_grant(grant=grant, actor=row.confirmed_as, user=row.confirmed_by).pk)
+        result.grants.append(
+            save_grant(grant=grant, actor=row.confirmed_as, user=row.confirmed_by).pk
+        )
 
 
 def _note_end(row: ProjectFile, reading: ProjectReading, result: _Result) -> None:
-    """Write down how it ended. If the confirmation was taken back in the meantime, all that was set up is undone."""
+    """Write down how it ended. If the confirmation was taken back in the meantime, all that was set
+    up is undone."""
     with transaction.atomic():
         now = ProjectFile.objects.select_for_update().filter(pk=row.pk).first()
         if now is None or (now.content, now.confirmed) != (reading.content, reading.content):
@@ -169,13 +211,17 @@ def _note_end(row: ProjectFile, reading: ProjectReading, result: _Result) -> Non
         now.served = reading.content if result.is_complete else ""
         now.save()
         audit.record(
-            kind="project_file.served", actor=ACTOR, subject=f"directory:{row.directory}", content=reading.content,
+            kind="project_file.served",
+            actor=ACTOR,
+            subject=f"directory:{row.directory}",
+            content=reading.content,
             complete=result.is_complete,
-        )  # fmt: skip
+        )
 
 
 def _undo(row: ProjectFile | None, reading: ProjectReading, result: _Result) -> None:
-    """Stop the servers, and withdraw what was granted now, so that the next confirmation grants it again."""
+    """Stop the servers, and withdraw what was granted now, so that the next confirmation grants it
+    again."""
     with audit.together():
         for server in servers_of(str(reading.path)):
             withdraw_launch(server=server, actor=ACTOR)
@@ -187,5 +233,8 @@ def _undo(row: ProjectFile | None, reading: ProjectReading, result: _Result) -> 
 
 
 def variables_of_project(path: str) -> frozenset[str]:
-    """Names of the variables of the host's environment that the running servers of the file refer to."""
-    return variables_of([server for server in servers_of(path) if server.lifecycle == Lifecycle.ACTIVE])
+    """Names of the variables of the host's environment that the running servers of the file refer
+    to."""
+    return variables_of(
+        [server for server in servers_of(path) if server.lifecycle == Lifecycle.ACTIVE]
+    )

@@ -12,7 +12,10 @@ from mcpregistry.domain.formats.keys import slug
 def with_servers_renamed(tool: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
     """An expert tool goes on using the servers of its own file, under the names that they got."""
     used = tool.get("internal_tools", {})
-    return {**tool, "internal_tools": {renamed.get(slug(key), key): names for key, names in used.items()}}
+    return {
+        **tool,
+        "internal_tools": {renamed.get(slug(key), key): names for key, names in used.items()},
+    }
 
 
 def together(before: Mapping[str, Any], document: Document, family: str) -> dict[str, Any]:
@@ -28,6 +31,8 @@ def together(before: Mapping[str, Any], document: Document, family: str) -> dict
     }
 
 
-def _by_name(key: str, old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_name(
+    key: str, old: Iterable[dict[str, Any]], new: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Objects of both, a new one in place of an old one of the same name."""
     return list({item[key]: item for item in (*old, *new)}.values())

@@ -1,7 +1,7 @@
 """Between a file's ``ServerEntry`` and a ``Server`` row.
 
-What the row has no field for is kept in ``Server.extra`` (sealed): columns that later features will use, and what only
-the file's format knows, so that an export gives it back.
+What the row has no field for is kept in ``Server.extra`` (sealed): columns that later features will
+use, and what only the file's format knows, so that an export gives it back.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle
 
-_DEFAULT_MS = {name: round(getattr(Server(), name) * 1000) for name in ("connect_timeout", "request_timeout")}
+_DEFAULT_MS = {
+    name: round(getattr(Server(), name) * 1000) for name in ("connect_timeout", "request_timeout")
+}
 
 
 def fill_row(server: Server, entry: ServerEntry, *, source: str, position: int) -> None:
-    """Give an unsaved change of ``server`` everything that the entry says; silence leaves limits as they are."""
+    """Give an unsaved change of ``server`` everything that the entry says; silence leaves limits as
+    they are."""
     server.name = entry.name or server.name
     server.transport = entry.transport
     server.command = list(entry.command)
     server.description = entry.description or server.description
-    server.cwd, server.url, server.source = entry.cwd, entry.url, source
+    server.cwd = entry.cwd
+    server.url = entry.url
+    server.source = source
     server.env = dict(entry.env)
     server.headers = dict(entry.headers)
     if entry.connect_timeout_ms is not None:
@@ -36,23 +41,37 @@ def fill_row(server: Server, entry: ServerEntry, *, source: str, position: int) 
 
 
 def _extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, Any]:
-    times = [name for name in ("connect_timeout", "request_timeout") if getattr(entry, f"{name}_ms") is not None]
+    times = [
+        name
+        for name in ("connect_timeout", "request_timeout")
+        if getattr(entry, f"{name}_ms") is not None
+    ]
     waiting = {
         "env_file": entry.env_file,
-        "auto_approve": entry.auto_approve if isinstance(entry.auto_approve, bool) else list(entry.auto_approve),
+        "auto_approve": entry.auto_approve
+        if isinstance(entry.auto_approve, bool)
+        else list(entry.auto_approve),
         "tools_allowed": None if entry.tools_allowed is None else list(entry.tools_allowed),
         "oauth": _oauth_to_json(entry.oauth),
     }
-    families = {family: parked.to_json() | {"position": position} for family, parked in entry.parked.items()}
+    families = {
+        family: parked.to_json() | {"position": position} for family, parked in entry.parked.items()
+    }
     kept = {name: old[name] for name in ("file", "in_file") if name in old}
-    return {"columns": waiting, "times": times, "parked": {**old.get("parked", {}), **families}} | kept
+    return {
+        "columns": waiting,
+        "times": times,
+        "parked": {**old.get("parked", {}), **families},
+    } | kept
 
 
 def free_name(key: str, taken: Container[str]) -> str:
     """The first of ``key``, ``key-2``, ``key-3`` that is free."""
-    name, number = key, 2
+    name = key
+    number = 2
     while name in taken:
-        name, number = f"{key[:59]}-{number}", number + 1
+        name = f"{key[:59]}-{number}"
+        number = number + 1
     return name
 
 
@@ -72,7 +91,9 @@ def entry_of(server: Server) -> ServerEntry:
     """The row as a file may say it. Limits that nobody changed and no file stated are left out."""
     extra = server.extra
     columns = extra.get("columns", {})
-    approve, allowed, oauth = columns.get("auto_approve", False), columns.get("tools_allowed"), columns.get("oauth")
+    approve = columns.get("auto_approve", False)
+    allowed = columns.get("tools_allowed")
+    oauth = columns.get("oauth")
     return ServerEntry(
         key=server.slug,
         name=server.name,
@@ -104,22 +125,34 @@ def in_order(servers: Iterable[Server], family: str) -> list[Server]:
     """Servers as the last file of this family listed them, then the others by name."""
 
     def place(server: Server) -> tuple[float, str]:
-        return server.extra.get("parked", {}).get(family, {}).get("position", float("inf")), server.slug
+        return server.extra.get("parked", {}).get(family, {}).get(
+            "position", float("inf")
+        ), server.slug
 
     return sorted(servers, key=place)
 
 
 def shown(entry: ServerEntry) -> dict[str, Any]:
     """The entry for a diff on a screen: every column that is set, with literal secrets hidden."""
-    columns = {name: value for name, value in entry.columns().items() if value not in ("", (), {}, None, False)}
+    columns = {
+        name: value
+        for name, value in entry.columns().items()
+        if value not in ("", (), {}, None, False)
+    }
     columns["enabled"] = entry.enabled
     for name in ("env", "headers"):
         if pairs := columns.get(name):
-            columns[name] = {key: value if is_reference(value) else "(hidden)" for key, value in pairs.items()}
+            columns[name] = {
+                key: value if is_reference(value) else "(hidden)" for key, value in pairs.items()
+            }
     if entry.oauth:
         columns["oauth"] = {
-            key: value for key, value in (_oauth_to_json(entry.oauth) or {}).items() if key != "client_secret"
+            key: value
+            for key, value in (_oauth_to_json(entry.oauth) or {}).items()
+            if key != "client_secret"
         }
     return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in columns.items() if name != "key"
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in columns.items()
+        if name != "key"
     }

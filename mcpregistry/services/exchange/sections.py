@@ -1,7 +1,7 @@
 """The seam by which other apps take part in configuration files.
 
-The registry knows servers; who knows what an expert tool is registers a section here when its app is ready, as with
-``calls.more_sources.add_source``.
+The registry knows servers; who knows what an expert tool is registers a section here when its app
+is ready, as with ``calls.more_sources.add_source``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do w
 
 OnConflict = Literal["error", "skip", "replace", "rename", "own"]
 # The remedy for a file that replaces what it has brought itself, and no more.
-CONFLICT = (
-    "Choose skip to keep the existing one, replace to overwrite it, or rename to add the new one under another name."
-)
+CONFLICT = "Choose skip to keep the existing one, replace to overwrite it, or rename to add the new one under another name."
 NOT_ITS_OWN = "The existing one was added by another file or by a user. Use identical values, or another name."
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a file means for one server; ``before`` and ``after`` are fit to be shown, secrets hidden.
+    """What a file means for one server; ``before`` and ``after`` are fit to be shown, secrets
+    hidden.
 
     ``kind`` is "server", or the word of another app for what it made of the file.
     """
@@ -46,8 +45,9 @@ class Change:
 class Taking:
     """The import that a section is part of, inside its transaction.
 
-    ``variant``: the format's name. ``may_grant``: whoever imports may grant, and so make expert tools. ``own``: names
-    (``kind/name``) that this very file has brought before. ``note`` is ``(action, JSON pointer, sentence, remedy)``.
+    ``variant``: the format's name. ``may_grant``: whoever imports may grant, and so make expert
+    tools. ``own``: names (``kind/name``) that this very file has brought before. ``note`` is
+    ``(action, JSON pointer, sentence, remedy)``.
     """
 
     variant: str
@@ -74,14 +74,18 @@ class Section(Protocol):
         Returns what was done, by label.
         """
 
-    def serve(self, names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
-        """Offer exactly what a file has named to the agent on the endpoint. Returns what stands in the way."""
+    def serve(
+        self, names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
+    ) -> list[str]:
+        """Offer exactly what a file has named to the agent on the endpoint. Returns what stands in
+        the way."""
 
     def take_back(self, labels: frozenset[str], *, actor: str) -> None:
         """Delete records that a file has just made, and that nothing else uses."""
 
     def references(self, names: frozenset[str]) -> list[str]:
-        """Texts of the records behind what a file has named that may refer to variables of the environment."""
+        """Texts of the records behind what a file has named that may refer to variables of the
+        environment."""
 
 
 _MAKERS: list[Callable[[], Section]] = []

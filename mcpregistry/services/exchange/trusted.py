@@ -1,8 +1,9 @@
 """``runmcp --config FILE``: naming a file on one's own command line vouches for it.
 
-An import alone makes drafts. Here the file's servers are confirmed as they stand in it, asked what they offer, and its
-expert tools are offered to one agent on an endpoint of the file's own. What anybody has decided before stands: a server
-or tool that was switched off, a definition that was rejected or has changed since it was approved.
+An import alone makes drafts. Here the file's servers are confirmed as they stand in it, asked what
+they offer, and its expert tools are offered to one agent on an endpoint of the file's own. What
+anybody has decided before stands: a server or tool that was switched off, a definition that was
+rejected or has changed since it was approved.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from mcpregistry.services.servers.prober import Prober
 
 _FAMILY = "slipsnisse"
 _LAST_LINES = 10  # of a server's log
-_OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")  # never handed to a server or a provider
+# never handed to a server or a provider
+_OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-[^}]*)?\}")
 
 
@@ -66,7 +68,9 @@ class Served:
     notes: tuple[str, ...]
 
 
-def serve_file(*, path: Path, agent: str, endpoint: str, actor: str, environ: Mapping[str, str]) -> Served:
+def serve_file(
+    *, path: Path, agent: str, endpoint: str, actor: str, environ: Mapping[str, str]
+) -> Served:
     """Import the file and make it servable. Raises Refused, and then nothing of it is offered.
 
     ``endpoint`` empty: one of the file's own, which lists its tools and nothing else.
@@ -93,7 +97,9 @@ def _served(path: Path, outcome: Outcome, agent: str, endpoint: str, actor: str)
     if problems:
         raise Refused(list(problems.values()))
     labels = frozenset(change.label for change in outcome.changes if change.kind != "server")
-    caller = Agent.objects.filter(slug=agent).first() or agents.save_agent(agent=Agent(slug=agent), actor=actor)
+    caller = Agent.objects.filter(slug=agent).first() or agents.save_agent(
+        agent=Agent(slug=agent), actor=actor
+    )
     door = _endpoint(endpoint or own_endpoint(path), path, actor)
     for section in sections():
         if obstacles := section.serve(labels, agent=caller, endpoint=door, actor=actor):
@@ -104,7 +110,8 @@ def _served(path: Path, outcome: Outcome, agent: str, endpoint: str, actor: str)
 
 
 class _Made:
-    """What a start makes. If nothing of the file is served, it is deleted, so that the next start is as good as a first one."""
+    """What a start makes. If nothing of the file is served, it is deleted, so that the next start
+    is as good as a first one."""
 
     def __init__(self, path: Path, outcome: Outcome, agent: str, endpoint: str) -> None:
         self._path = str(path)
@@ -131,7 +138,9 @@ class _Made:
         for kept in ImportedFile.objects.select_for_update().filter(family=_FAMILY):
             brought = dict(kept.rest.get("brought", {}))
             brought[self._path] = sorted({*brought.get(self._path, ())} - self._labels)
-            kept.rest = kept.rest | {"brought": {path: labels for path, labels in brought.items() if labels}}
+            kept.rest = kept.rest | {
+                "brought": {path: labels for path, labels in brought.items() if labels}
+            }
             kept.save()
 
 
@@ -142,7 +151,8 @@ def own_endpoint(path: Path) -> str:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Wait for other processes that set up a file: several hosts may start the same one in the same moment."""
+    """Wait for other processes that set up a file: several hosts may start the same one in the same
+    moment."""
     settings.VAR_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (settings.VAR_DIR / "config.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -153,41 +163,71 @@ def _imported(path: Path, actor: str, environ: Mapping[str, str]) -> Outcome:
     try:
         raw = read_file(path)
     except OSError as error:
-        raise Refused([f"{path} cannot be read: {error.strerror}. Check its name and permissions."]) from None
+        raise Refused(
+            [f"{path} cannot be read: {error.strerror}. Check its name and permissions."]
+        ) from None
     outcome = import_file(
-        raw=raw, path=str(path), actor=actor, format_name=_format(raw, path), on_conflict="own", variables=environ,
-        folders=folders_for(path, None), may_rule=True, may_grant=True, rights=all_rights,
-    )  # fmt: skip
+        raw=raw,
+        path=str(path),
+        actor=actor,
+        format_name=_format(raw, path),
+        on_conflict="own",
+        variables=environ,
+        folders=folders_for(path, None),
+        may_rule=True,
+        may_grant=True,
+        rights=all_rights,
+    )
     if outcome.refused:
         raise Refused([str(note) for note in outcome.refused])
     if not any(change.kind == "tool" for change in outcome.changes):
-        raise Refused([f"{path}: The file contains no expert tools. To use only its servers, run importconfig."])
+        raise Refused(
+            [
+                f"{path}: The file contains no expert tools. To use only its servers, run importconfig."
+            ]
+        )
     return outcome
 
 
 def _format(raw: bytes, path: Path) -> str:
-    """The extended format understands all that the plain one does; what is only valid as plain is read as that."""
+    """The extended format understands all that the plain one does; what is only valid as plain is
+    read as that."""
     try:
         found = formats.recognise(text.load(raw, str(path)), str(path))
     except FileInvalid as error:
         raise Refused([str(error.note)]) from None
     if found.family != _FAMILY:
         raise Refused(
-            [f"{path}: The file is a {found.title} file, which cannot contain expert tools. Use importconfig for it."]
+            [
+                f"{path}: The file is a {found.title} file, which cannot contain expert tools. Use importconfig for it."
+            ]
         )
-    refused = {name: formats.read(raw, str(path), name)[1].refused for name in ("slipsnisse-extended", "slipsnisse")}
-    return "slipsnisse" if refused["slipsnisse-extended"] and not refused["slipsnisse"] else "slipsnisse-extended"
+    refused = {
+        name: formats.read(raw, str(path), name)[1].refused
+        for name in ("slipsnisse-extended", "slipsnisse")
+    }
+    return (
+        "slipsnisse"
+        if refused["slipsnisse-extended"] and not refused["slipsnisse"]
+        else "slipsnisse-extended"
+    )
 
 
 def _confirm(servers: Sequence[Server], actor: str) -> None:
     off = [server.slug for server in servers if server.lifecycle == Lifecycle.DISABLED]
     if off:
-        raise Refused([f"The server '{name}' is disabled. Enable it, or remove it from the file." for name in off])
+        raise Refused(
+            [
+                f"The server '{name}' is disabled. Enable it, or remove it from the file."
+                for name in off
+            ]
+        )
     for server in servers:
         if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
             confirm_launch(server=server, actor=actor, launch_hash=server.launch_hash())
             grant_variables(server.texts(), f"server:{server.slug}", actor)
-            Server.objects.filter(pk=server.pk).update(refreshed_at=None)  # it may be another program now
+            # it may be another program now
+            Server.objects.filter(pk=server.pk).update(refreshed_at=None)
 
 
 def ask_servers(servers: Sequence[Server]) -> dict[str, str]:
@@ -212,7 +252,9 @@ def _learn(prober: Prober, server: Server) -> str:
     try:
         report = prober.test(server.pk)
         if report.discovery is None or report.error is not None:
-            why = f"The server '{server.slug}' does not work: {report.error or 'it listed nothing.'}"
+            why = (
+                f"The server '{server.slug}' does not work: {report.error or 'it listed nothing.'}"
+            )
             return "\n".join([why, *_last_words(report.stderr)])
         checks.learn(server=server, discovery=report.discovery, process="runmcp")
         return ""
@@ -223,7 +265,8 @@ def _learn(prober: Prober, server: Server) -> str:
 
 
 def _last_words(stderr: str) -> list[str]:
-    """The end of what the server wrote to its log, for there is no page on which it could be read."""
+    """The end of what the server wrote to its log, for there is no page on which it could be
+    read."""
     lines = [printable(line, 300) for line in stderr.splitlines() if line.strip()][-_LAST_LINES:]
     return ["The end of its log:", *(f"  {line}" for line in lines)] if lines else []
 
@@ -237,7 +280,8 @@ def _endpoint(name: str, path: Path, actor: str) -> Endpoint:
 
 
 def variables_of(servers: Sequence[Server]) -> frozenset[str]:
-    """Names of the variables of the environment that the servers refer to, without the site's own."""
+    """Names of the variables of the environment that the servers refer to, without the site's
+    own."""
     return _variables(_texts(servers))
 
 
@@ -245,7 +289,13 @@ def _texts(servers: Sequence[Server]) -> list[str]:
     return [
         each
         for server in servers
-        for each in (*server.command, server.cwd, server.url, *server.env.values(), *server.headers.values())
+        for each in (
+            *server.command,
+            server.cwd,
+            server.url,
+            *server.env.values(),
+            *server.headers.values(),
+        )
     ]
 
 

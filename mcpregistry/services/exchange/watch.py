@@ -1,7 +1,8 @@
 """What a watched configuration file means for servers and expert tools that vanish from it.
 
-They are switched off, never deleted: their approvals, grants and history stay, and one that returns to the
-file is switched on again. Only servers that this file brought are touched; if the file itself vanishes, none.
+They are switched off, never deleted: their approvals, grants and history stay, and one that returns
+to the file is switched on again. Only servers that this file brought are touched; if the file
+itself vanishes, none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Projects of a file as workspaces: the folder, and an endpoint that lists the servers of the project.
+"""Projects of a file as workspaces: the folder, and an endpoint that lists the servers of the
+project.
 
-An endpoint only narrows what an agent is granted, so a workspace grants nothing. A workspace that exists keeps its
-endpoint and agent; if that endpoint lists servers, the project's are added.
+An endpoint only narrows what an agent is granted, so a workspace grants nothing. A workspace that
+exists keeps its endpoint and agent; if that endpoint lists servers, the project's are added.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Note = Callable[["Action", str, str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The projects that become workspaces, by directory or ``all``, and the agent that hosts act as there."""
+    """The projects that become workspaces, by directory or ``all``, and the agent that hosts act as
+    there."""
 
     directories: frozenset[str] = frozenset()
     agent: str = "local"
@@ -45,7 +47,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A project and the workspace that it can become. ``exists``: the folder is a workspace already."""
+    """A project and the workspace that it can become. ``exists``: the folder is a workspace
+    already."""
 
     directory: str
     endpoint: str
@@ -65,9 +68,11 @@ def take_projects(
 ) -> tuple[Offer, ...]:
     """Make workspaces of the chosen projects, and return what every project can become.
 
-    ``rows``: the servers of the file by the keys that the projects name them by. One that was left out is not among them.
+    ``rows``: the servers of the file by the keys that the projects name them by. One that was left
+    out is not among them.
     """
-    offers, places = [], {}
+    offers = []
+    places = {}
     taken = set(Endpoint.objects.values_list("slug", flat=True))
     for project in projects:
         offer = _offer(project, rows, choice.agent, taken)
@@ -85,12 +90,18 @@ def take_projects(
     return tuple(offers)
 
 
-def _offer(project: Project, rows: Mapping[str, Server], agent: str, taken: set[str]) -> Offer | None:
+def _offer(
+    project: Project, rows: Mapping[str, Server], agent: str, taken: set[str]
+) -> Offer | None:
     """None if no server of its own was imported."""
     if not any(key in rows for key in project.own):
         return None
     servers = tuple(rows[key].slug for key in (*project.own, *project.shared) if key in rows)
-    old = Workspace.objects.filter(directory=project.directory).select_related("endpoint", "agent").first()
+    old = (
+        Workspace.objects.filter(directory=project.directory)
+        .select_related("endpoint", "agent")
+        .first()
+    )
     if old is not None:
         return Offer(project.directory, old.endpoint.slug, old.agent.slug, servers, exists=True)
     return Offer(project.directory, _free_name(project.directory, taken), agent, servers)
@@ -98,19 +109,22 @@ def _offer(project: Project, rows: Mapping[str, Server], agent: str, taken: set[
 
 def _free_name(directory: str, taken: set[str]) -> str:
     name = slug(PurePosixPath(directory).name) or "project"
-    number, free = 2, name
+    number = 2
+    free = name
     while free in taken:
-        free, number = f"{name[:58]}-{number}", number + 1
+        free = f"{name[:58]}-{number}"
+        number = number + 1
     return free
 
 
 def _check_known(choice: Choice, places: Mapping[str, str], note: Note) -> None:
     for directory in sorted(choice.directories - {EVERY} - places.keys()):
         note(
-            "left out" if choice.may_be_missing else "refused", "",
+            "left out" if choice.may_be_missing else "refused",
+            "",
             f'This file has no project "{directory[:200]}" with servers.',
             f"Choose from: {', '.join([*places][:20]) or 'none'}.",
-        )  # fmt: skip
+        )
 
 
 def _make(offer: Offer, actor: str) -> Change:
@@ -137,16 +151,20 @@ def _make_workspace(offer: Offer, actor: str) -> Endpoint:
     agent = Agent.objects.filter(slug=offer.agent).first()
     if agent is None:
         raise ConfigInvalid(
-            error_texts.not_found("agent", offer.agent), remedy="Enter the agent for hosts in these folders."
+            error_texts.not_found("agent", offer.agent),
+            remedy="Enter the agent for hosts in these folders.",
         )
     endpoint = Endpoint(slug=offer.endpoint, scope=Endpoint.Scope.LISTED)
     save_endpoint(endpoint=endpoint, actor=actor)
-    save_workspace(workspace=Workspace(directory=offer.directory, endpoint=endpoint, agent=agent), actor=actor)
+    save_workspace(
+        workspace=Workspace(directory=offer.directory, endpoint=endpoint, agent=agent), actor=actor
+    )
     return endpoint
 
 
 def _list_servers(endpoint: Endpoint, slugs: Iterable[str], actor: str) -> None:
-    """List everything that these servers offer, where no row of the endpoint is about the server yet."""
+    """List everything that these servers offer, where no row of the endpoint is about the server
+    yet."""
     there = set(endpoint.grants.filter(server__isnull=False).values_list("server__slug", flat=True))
     for server in Server.objects.filter(slug__in={*slugs} - there).order_by("slug"):
         save_grant(grant=Grant(endpoint=endpoint, server=server, kind=""), actor=actor)

@@ -1,1 +1,2 @@
-"""Connecting hosts: what their entries say of this site, their files on this machine, and what stands there today."""
+"""Connecting hosts: what their entries say of this site, their files on this machine, and what
+stands there today."""

@@ -1,4 +1,5 @@
-"""The verbs: an entry of ours is put into a host's file, or taken out. Tokens made for a file end with its entry."""
+"""The verbs: an entry of ours is put into a host's file, or taken out. Tokens made for a file end
+with its entry."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from mcpregistry.services.hosts.files import HostFile
 from mcpregistry.services.hosts.ways import OWN, check_names, way
 from mcpregistry.services.records import audit
 
-_MADE_HERE = "connect: "  # a token's name begins so if it was made for one file, and stands nowhere else
+# a token's name begins so if it was made for one file, and stands nowhere else
+_MADE_HERE = "connect: "
 _UNSEEN = "slp_…"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``text`` is what the file holds now, or would; ``kept`` where its content before is; ``changed``: it is another."""
+    """``text`` is what the file holds now, or would; ``kept`` where its content before is;
+    ``changed``: it is another."""
 
     file: HostFile
     key: str
@@ -32,7 +35,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """How a host that comes over HTTP signs in: ``given`` is a token's text, else one is made for the file.
+    """How a host that comes over HTTP signs in: ``given`` is a token's text, else one is made for
+    the file.
 
     ``by_environment``: the file names SLIPSNISSE_TOKEN, and no token stands in it.
     """
@@ -43,27 +47,47 @@ class Signing:
 
 @transaction.atomic
 def connect(
-    *, file: HostFile, endpoint: str, agent: str, http: bool, actor: str, signing: Signing | None = None, key: str = "",
-    dry: bool = False, keep: bool = True,
-) -> Outcome:  # fmt: skip
-    """Put the entry into the file, in place of one of the same name. ``dry``: say only what would stand there;
-    ``keep``: what the file held before is kept beside it. An empty ``endpoint`` is explained at ``ways.way``.
+    *,
+    file: HostFile,
+    endpoint: str,
+    agent: str,
+    http: bool,
+    actor: str,
+    signing: Signing | None = None,
+    key: str = "",
+    dry: bool = False,
+    keep: bool = True,
+) -> Outcome:
+    """Put the entry into the file, in place of one of the same name. ``dry``: say only what would
+    stand there; ``keep``: what the file held before is kept beside it. An empty ``endpoint`` is
+    explained at ``ways.way``.
 
-    Raises ``NotFound`` for an endpoint or agent that cannot be used, ``ConfigInvalid`` for a file that cannot be
-    changed without harm; then no token was made either.
+    Raises ``NotFound`` for an endpoint or agent that cannot be used, ``ConfigInvalid`` for a file
+    that cannot be changed without harm; then no token was made either.
     """
     before = file.read()
     check_names(endpoint=endpoint, agent=agent)
     plain = way(endpoint=endpoint, agent=agent, http=http, key=key)
     old = bearer(file, entries(file.host, before, str(file.path)).get(plain.key, {}))
-    token = _token(file, Agent.objects.get(slug=agent), signing or Signing(), old, actor=actor, dry=dry) if http else ""
+    token = (
+        _token(file, Agent.objects.get(slug=agent), signing or Signing(), old, actor=actor, dry=dry)
+        if http
+        else ""
+    )
     entry = file.host.entry(way(endpoint=endpoint, agent=agent, http=http, token=token, key=key))
     text = with_entry(file.host, before, plain.key, entry, str(file.path), own=OWN)
     if dry or text == before:
         return Outcome(file, plain.key, text != before, text)
     if old and old != token:
         _end(old, actor)
-    _note("host.connected", file, actor, agent=agent, endpoint=endpoint, way="http" if http else "stdio")
+    _note(
+        "host.connected",
+        file,
+        actor,
+        agent=agent,
+        endpoint=endpoint,
+        way="http" if http else "stdio",
+    )
     kept = file.replace(before, text, secret=bool(token), keep=keep)
     return Outcome(file, plain.key, True, text, kept)
 
@@ -88,7 +112,9 @@ def bearer(file: HostFile, entry: dict[str, object]) -> str:
     return token if token.startswith(tokens.PREFIX) else ""
 
 
-def _token(file: HostFile, agent: Agent, signing: Signing, old: str, *, actor: str, dry: bool) -> str:
+def _token(
+    file: HostFile, agent: Agent, signing: Signing, old: str, *, actor: str, dry: bool
+) -> str:
     if signing.by_environment or (file.shared and not signing.given):
         return ""
     if file.shared:
@@ -102,7 +128,9 @@ def _token(file: HostFile, agent: Agent, signing: Signing, old: str, *, actor: s
         return old
     if dry:
         return _UNSEEN
-    return tokens.issue_token(name=f"{_MADE_HERE}{file.host.slug} {file.path}"[:200], actor=actor, agent=agent)[1]
+    return tokens.issue_token(
+        name=f"{_MADE_HERE}{file.host.slug} {file.path}"[:200], actor=actor, agent=agent
+    )[1]
 
 
 def _checked(text: str, agent: Agent) -> str:
@@ -116,10 +144,14 @@ def _checked(text: str, agent: Agent) -> str:
 
 
 def _end(raw: str, actor: str) -> None:
-    made = Token.objects.filter(hash=tokens.token_hash(raw), revoked_at=None, name__startswith=_MADE_HERE).first()
+    made = Token.objects.filter(
+        hash=tokens.token_hash(raw), revoked_at=None, name__startswith=_MADE_HERE
+    ).first()
     if made is not None:
         tokens.revoke_token(token=made, actor=actor)
 
 
 def _note(kind: str, file: HostFile, actor: str, **facts: str) -> None:
-    audit.record(kind=kind, actor=actor, subject=f"host:{file.host.slug}", file=str(file.path), **facts)
+    audit.record(
+        kind=kind, actor=actor, subject=f"host:{file.host.slug}", file=str(file.path), **facts
+    )

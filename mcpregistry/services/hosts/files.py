@@ -1,4 +1,5 @@
-"""A host's own file on this machine: read, and replaced in one step, with what it held before kept beside it."""
+"""A host's own file on this machine: read, and replaced in one step, with what it held before kept
+beside it."""
 
 from __future__ import annotations
 
@@ -20,29 +21,37 @@ _LARGEST = 64 * 1024 * 1024  # bytes: Claude Code keeps much else in its own
 
 @dataclass(frozen=True, slots=True)
 class HostFile:
-    """Where a host looks for servers; the file need not be there yet. ``shared``: it belongs to a project, not a person."""
+    """Where a host looks for servers; the file need not be there yet. ``shared``: it belongs to a
+    project, not a person."""
 
     host: Host
     path: Path
     shared: bool = False
 
     def read(self) -> str:
-        """What it holds; nothing where it is not there. Raises ``ConfigInvalid`` where it cannot be read."""
+        """What it holds; nothing where it is not there. Raises ``ConfigInvalid`` where it cannot be
+        read."""
         try:
             if self.path.stat().st_size > _LARGEST:
-                raise ConfigInvalid(f"{self.path} is larger than 64 MiB.", remedy="Add the entry yourself.")
+                raise ConfigInvalid(
+                    f"{self.path} is larger than 64 MiB.", remedy="Add the entry yourself."
+                )
             return self.path.read_bytes().decode("utf-8")
         except FileNotFoundError:
             return ""
         except UnicodeDecodeError:
-            raise ConfigInvalid(f"{self.path} is not UTF-8.", remedy="Save it as UTF-8 first.") from None
+            raise ConfigInvalid(
+                f"{self.path} is not UTF-8.", remedy="Save it as UTF-8 first."
+            ) from None
         except OSError as error:
             raise _refused(self.path, "read", error) from None
 
     def replace(self, before: str, text: str, *, secret: bool, keep: bool = True) -> Path | None:
-        """Make ``text`` its content; returns where the content before is now, None where there was no file, or not ``keep``.
+        """Make ``text`` its content; returns where the content before is now, None where there was
+        no file, or not ``keep``.
 
-        ``secret``: only its owner may read it from now on. Raises ``Conflict`` if somebody has written it meanwhile.
+        ``secret``: only its owner may read it from now on. Raises ``Conflict`` if somebody has
+        written it meanwhile.
         """
         real = self.path.resolve()  # a link into somebody's dotfiles stays one
         try:
@@ -52,7 +61,9 @@ class HostFile:
             if kept:
                 write_file(kept, before)
             if self.read() != before:
-                raise Conflict(f"{self.path} was changed in the meantime.", remedy="Run the command again.")
+                raise Conflict(
+                    f"{self.path} was changed in the meantime.", remedy="Run the command again."
+                )
             write_file(real, text, mode=mode & 0o600 if secret else mode)
         except OSError as error:
             raise _refused(self.path, "written", error) from None
@@ -60,7 +71,8 @@ class HostFile:
 
 
 def _backup(real: Path, before: str) -> Path:
-    """Return where to keep what the file held: the first backup stays, so that the original is never lost."""
+    """Return where to keep what the file held: the first backup stays, so that the original is
+    never lost."""
     first = real.with_name(real.name + FIRST)
     original = not first.exists() or first.read_bytes() == before.encode()
     return first if original else real.with_name(real.name + LAST)
@@ -69,17 +81,23 @@ def _backup(real: Path, before: str) -> Path:
 def of_person(host: Host, environ: Mapping[str, str]) -> HostFile:
     """The file of the person who runs this process."""
     home = environ.get("HOME") or os.path.expanduser("~")
-    return HostFile(host, Path(host.places.path("macos" if sys.platform == "darwin" else "linux", home, environ)))
+    return HostFile(
+        host,
+        Path(host.places.path("macos" if sys.platform == "darwin" else "linux", home, environ)),
+    )
 
 
 def of_project(host: Host, folder: Path) -> HostFile:
     """The file in a project's folder. Raises ``ConfigInvalid`` for hosts that read none."""
     if not host.project:
-        raise ConfigInvalid(f"{host.title} does not support project files.", remedy="Leave out --project.")
+        raise ConfigInvalid(
+            f"{host.title} does not support project files.", remedy="Leave out --project."
+        )
     return HostFile(host, folder.absolute() / host.project, shared=True)
 
 
 def _refused(path: Path, what: str, error: OSError) -> ConfigInvalid:
     return ConfigInvalid(
-        f"{path} cannot be {what}: {error.strerror}.", remedy="Correct this, or add the entry yourself."
+        f"{path} cannot be {what}: {error.strerror}.",
+        remedy="Correct this, or add the entry yourself.",
     )

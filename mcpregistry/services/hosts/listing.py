@@ -1,4 +1,5 @@
-"""Which entries of ours stand in hosts' files, whether they still lead here, and mending those that do not."""
+"""Which entries of ours stand in hosts' files, whether they still lead here, and mending those that
+do not."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ _ENDPOINT = re.compile(r"(?P<site>https?://[^/?#]+(?:/[^?#]*)?)/mcp/(?P<slug>[-a
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One entry. ``endpoint`` empty: that of the directory. ``agent`` empty: whoever SLIPSNISSE_TOKEN belongs to, or over stdio the agent of its workspace. ``problem``: why it is stale; empty if it is not.
+    """One entry. ``endpoint`` empty: that of the directory. ``agent`` empty: whoever
+    SLIPSNISSE_TOKEN belongs to, or over stdio the agent of its workspace. ``problem``: why it is
+    stale; empty if it is not.
 
     ``elsewhere``: it leads to another site, and is none of our business.
     """
@@ -41,7 +44,8 @@ class Standing:
 
 
 def standing(files: Iterable[HostFile]) -> list[Standing]:
-    """Every entry that is ours, in these files; a file that cannot be read is one with its problem, and no key."""
+    """Every entry that is ours, in these files; a file that cannot be read is one with its problem,
+    and no key."""
     found: list[Standing] = []
     for file in files:
         try:
@@ -75,7 +79,9 @@ def _of(file: HostFile, key: str, item: dict[str, Any]) -> Standing | None:
     return None
 
 
-def _local(file: HostFile, key: str, item: dict[str, Any], words: tuple[str, ...], env: Mapping[str, str]) -> Standing:
+def _local(
+    file: HostFile, key: str, item: dict[str, Any], words: tuple[str, ...], env: Mapping[str, str]
+) -> Standing:
     endpoint = "" if "--workspace" in words else said_in(words, "--endpoint", "default")
     agent = said_in(words, "--agent", "")
     manage = Path(next((word for word in words if word.endswith("manage.py")), ""))
@@ -94,15 +100,23 @@ def _local(file: HostFile, key: str, item: dict[str, Any], words: tuple[str, ...
     return Standing(file, key, endpoint, agent, problem=problem, mendable=bool(problem))
 
 
-def _differs(file: HostFile, item: dict[str, Any], expected: dict[str, Any], words: tuple[str, ...]) -> str:
+def _differs(
+    file: HostFile, item: dict[str, Any], expected: dict[str, Any], words: tuple[str, ...]
+) -> str:
     new_words, new_env, _, _ = file.host.spelling.read(expected)
     if gone := _gone(words):
         return gone
     if words != new_words:
         return "The command of the entry is out of date."
     env = file.host.spelling.read(item)[1]
-    if missing := [name for name in {**new_env, **dict.fromkeys(sorted(OWN))} if env.get(name) != new_env.get(name)]:
-        return f"The entry lacks these variables, or has other values for them: {', '.join(missing)}."
+    if missing := [
+        name
+        for name in {**new_env, **dict.fromkeys(sorted(OWN))}
+        if env.get(name) != new_env.get(name)
+    ]:
+        return (
+            f"The entry lacks these variables, or has other values for them: {', '.join(missing)}."
+        )
     always = [name for name in file.host.spelling.always if item.get(name) != expected[name]]
     return f'The key "{always[0]}" is missing or has another value.' if always else ""
 
@@ -112,13 +126,21 @@ def _gone(words: tuple[str, ...]) -> str:
     return f"{gone[0]} does not exist any more." if gone else ""
 
 
-def _remote(file: HostFile, key: str, item: dict[str, Any], site: str, endpoint: str) -> Standing | None:
+def _remote(
+    file: HostFile, key: str, item: dict[str, Any], site: str, endpoint: str
+) -> Standing | None:
     raw = bearer(file, item)
-    token = Token.objects.select_related("agent").filter(hash=token_hash(raw)).first() if raw else None
+    token = (
+        Token.objects.select_related("agent").filter(hash=token_hash(raw)).first() if raw else None
+    )
     agent = token.agent.slug if token and token.agent else ""
     here = site == settings.SITE_URL
     if not here and token is None:
-        return Standing(file, key, endpoint, http=True, elsewhere=True) if key.startswith("slipsnisse") else None
+        return (
+            Standing(file, key, endpoint, http=True, elsewhere=True)
+            if key.startswith("slipsnisse")
+            else None
+        )
     problem = _unusable(endpoint, agent) or (
         "" if here else f"The address of the endpoint is now {address_of(endpoint)}."
     )
@@ -134,7 +156,11 @@ def _token_problem(raw: str, token: Token | None) -> str:
         return ""
     if token.revoked_at:
         return "The token of the entry was revoked."
-    return "The token of the entry has expired." if token.expires_at and token.expires_at <= timezone.now() else ""
+    return (
+        "The token of the entry has expired."
+        if token.expires_at and token.expires_at <= timezone.now()
+        else ""
+    )
 
 
 def _unusable(endpoint: str, agent: str) -> str:

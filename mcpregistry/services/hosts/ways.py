@@ -1,4 +1,5 @@
-"""The way from a host to this site: the command line and environment that it starts, or the address that it asks."""
+"""The way from a host to this site: the command line and environment that it starts, or the address
+that it asks."""
 
 from __future__ import annotations
 
@@ -16,24 +17,38 @@ from mcpregistry.models import Agent, Endpoint
 from mcpregistry.queries.setting_up import agents_of_hosts
 
 VAR = "SLIPSNISSE_VAR"
-# Without these `runmcp` is another site, or none. Only the names of files go into a host's file, never a secret.
-_SECRET = ("DATABASE_URL", "SLIPSNISSE_KEYS", "SLIPSNISSE_SECRET_KEY", "SLIPSNISSE_AUDIT_KEYS", "CELERY_BROKER_URL")
+# Without these `runmcp` is another site, or none. Only the names of files go into a host's file,
+# never a secret.
+_SECRET = (
+    "DATABASE_URL",
+    "SLIPSNISSE_KEYS",
+    "SLIPSNISSE_SECRET_KEY",
+    "SLIPSNISSE_AUDIT_KEYS",
+    "CELERY_BROKER_URL",
+)
 _PLAIN = ("SLIPSNISSE_HOLD", "SLIPSNISSE_STDIO")
 _URL = "SLIPSNISSE_URL"
 _NAMED = (*(f"{name}_FILE" for name in _SECRET), *_PLAIN)
-OWN = frozenset({VAR, _URL, *_NAMED})  # in an entry these are ours: one that is not needed any more leads astray
+# in an entry these are ours: one that is not needed any more leads astray
+OWN = frozenset({VAR, _URL, *_NAMED})
 
 
 def way(*, endpoint: str, agent: str, http: bool, token: str = "", key: str = "") -> Connection:
-    """How a host reaches this endpoint as this agent. ``token`` empty: it reads one from its environment.
+    """How a host reaches this endpoint as this agent. ``token`` empty: it reads one from its
+    environment.
 
-    ``endpoint`` empty: the host serves the project file of each directory (``runmcp --workspace``), over stdio.
+    ``endpoint`` empty: the host serves the project file of each directory (``runmcp --workspace``),
+    over stdio.
     """
     key = key or key_for(endpoint)
     if http:
         return Connection(key, endpoint, agent, url=address_of(endpoint), token=token)
     return Connection(
-        key, endpoint, agent, command_line(sys.executable, str(program()), endpoint, agent), environment()
+        key,
+        endpoint,
+        agent,
+        command_line(sys.executable, str(program()), endpoint, agent),
+        environment(),
     )
 
 
@@ -48,14 +63,18 @@ def address_of(endpoint: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The variables that a host must give to ``runmcp``, so that it is this site whatever the host was started with."""
-    found = {VAR: str(settings.VAR_DIR)} | {name: os.environ[name] for name in _NAMED if os.environ.get(name)}
+    """The variables that a host must give to ``runmcp``, so that it is this site whatever the host
+    was started with."""
+    found = {VAR: str(settings.VAR_DIR)} | {
+        name: os.environ[name] for name in _NAMED if os.environ.get(name)
+    }
     kept = settings.KEPT_ADDRESS == settings.SITE_URL  # what `runmcp` takes by itself
     return found if kept else found | {_URL: settings.SITE_URL}
 
 
 def withheld() -> list[str]:
-    """Names of variables that ``runmcp`` needs and that no file of a host may hold, because they are secrets."""
+    """Names of variables that ``runmcp`` needs and that no file of a host may hold, because they
+    are secrets."""
     return [name for name in _SECRET if os.environ.get(name) and not os.environ.get(f"{name}_FILE")]
 
 
@@ -69,7 +88,8 @@ def writing_command(host: str, connection: Connection) -> str:
 
 
 def check_names(*, endpoint: str, agent: str) -> None:
-    """Raise ``NotFound``, which lists what there is, for a name that hosts could not use. An empty one is decided by the directory."""
+    """Raise ``NotFound``, which lists what there is, for a name that hosts could not use. An empty
+    one is decided by the directory."""
     endpoints = {row.slug: row for row in Endpoint.objects.filter(enabled=True)}
     agents = {row.slug: row for row in agents_of_hosts()}
     if endpoint and endpoint not in endpoints:
@@ -81,5 +101,6 @@ def check_names(*, endpoint: str, agent: str) -> None:
 def _absent(kind: str, name: str, there: dict[str, Endpoint] | dict[str, Agent]) -> NotFound:
     listed = ", ".join(sorted(there)) or "none yet"
     return NotFound(
-        error_texts.not_found(f"enabled {kind}", name), remedy=f"Choose one with --{kind}. Available: {listed}."
+        error_texts.not_found(f"enabled {kind}", name),
+        remedy=f"Choose one with --{kind}. Available: {listed}.",
     )

@@ -1,4 +1,5 @@
-"""Installations of servers' packages: asked for and resolved, approved, installed, used, rolled back, removed."""
+"""Installations of servers' packages: asked for and resolved, approved, installed, used, rolled
+back, removed."""
 
 from mcpregistry.services.installs.requests import resolve
 

@@ -12,11 +12,15 @@ from mcpregistry.models import RegistryEntry
 
 
 def is_listed(kind: Ecosystem, package: str, version: str) -> bool:
-    """In exactly this version, and not taken back. A version must be named: the newest may be another in a moment."""
+    """In exactly this version, and not taken back. A version must be named: the newest may be
+    another in a moment."""
     if not version:
         return False
-    wanted, named = (kind, normal(kind, package), version), json.dumps(version)[1:-1]
-    rows = RegistryEntry.objects.filter(status=Status.ACTIVE, kinds__contains=kind.value, document__contains=named)
+    wanted = (kind, normal(kind, package), version)
+    named = json.dumps(version)[1:-1]
+    rows = RegistryEntry.objects.filter(
+        status=Status.ACTIVE, kinds__contains=kind.value, document__contains=named
+    )
     for document in streamed(rows.values_list("document", flat=True), chunk_size=100):
         offered = [way for way in ways(document) if way.installs and way.transport]
         if wanted in [(way.kind, normal(kind, way.identifier), way.version) for way in offered]:

@@ -1,7 +1,9 @@
-"""What a newer package would offer, read before its server is set to it: a person sees what the switch would change.
+"""What a newer package would offer, read before its server is set to it: a person sees what the
+switch would change.
 
-It is started once, right after it was installed, as its server is started; but always in a sandbox, without the network,
-in a folder that is thrown away, and with placeholders where secrets stand. Its tools are listed, none is called.
+It is started once, right after it was installed, as its server is started; but always in a sandbox,
+without the network, in a folder that is thrown away, and with placeholders where secrets stand. Its
+tools are listed, none is called.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _NO_START = "The definitions could not be read, because the package did not star
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A tool that is new or different; ``findings`` are the scanner's. ``changes`` is empty for a new one."""
+    """A tool that is new or different; ``findings`` are the scanner's. ``changes`` is empty for a
+    new one."""
 
     name: str
     changes: list[Rewording]
@@ -46,7 +49,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What would be different of what the server offers now. ``more``: how many changed tools are not in the lists."""
+    """What would be different of what the server offers now. ``more``: how many changed tools are
+    not in the lists."""
 
     added: list[Changed] = field(default_factory=list)
     changed: list[Changed] = field(default_factory=list)
@@ -60,7 +64,8 @@ class Comparison:
 
 
 def read(install: Install, argv: list[str], home: str) -> dict[str, object]:
-    """The columns that say what it offers, or why that is not known. ``home``: a folder that may be thrown away."""
+    """The columns that say what it offers, or why that is not known. ``home``: a folder that may be
+    thrown away."""
     server = install.server
     if server is None or server.transport != Transport.STDIO:
         return {}
@@ -84,14 +89,20 @@ def _target(install: Install, server: Server, argv: list[str], home: str) -> Tar
     assert sandbox is not None  # a local server, and forced
     seen = (*sandbox.read, *sandbox.write, os.path.realpath(install.folder))
     return Target(
-        server_id=server.pk, slug=server.slug, revision=0, transport="stdio", argv=tuple(map(_without_secret, argv)),
-        env={name: _without_secret(value) for name, value in _env(install, server).items()}, protocol=server.protocol_mode,  # type: ignore[arg-type]
+        server_id=server.pk,
+        slug=server.slug,
+        revision=0,
+        transport="stdio",
+        argv=tuple(map(_without_secret, argv)),
+        env={name: _without_secret(value) for name, value in _env(install, server).items()},
+        protocol=server.protocol_mode,  # type: ignore[arg-type]
         limits=Limits(
-            connect_timeout=min(server.connect_timeout, SECONDS), max_tools=server.max_tools,
+            connect_timeout=min(server.connect_timeout, SECONDS),
+            max_tools=server.max_tools,
             definition_bytes=server.max_definition_bytes,
         ),
         sandbox=replace(sandbox, home=home, read=seen, write=(), network=False),
-    )  # fmt: skip
+    )
 
 
 def _env(install: Install, server: Server) -> Mapping[str, str]:
@@ -106,13 +117,15 @@ def _without_secret(text: str) -> str:
 
 
 async def _listed(target: Target) -> dict[str, Any]:
-    from mcpregistry.downstream.pool.trying import tried  # with the protocol's library, which few processes need
+    # with the protocol's library, which few processes need
+    from mcpregistry.downstream.pool.trying import tried
 
     async with asyncio.timeout(SECONDS):
         found = await tried(target)
     if found.discovery is None:
         raise ConfigInvalid(
-            found.start["error"] or "The package listed no tools.", remedy="Test the package before you use it."
+            found.start["error"] or "The package listed no tools.",
+            remedy="Test the package before you use it.",
         )
     return {"tools": list(found.discovery.tools), INSTRUCTIONS: found.discovery.instructions}
 
@@ -120,43 +133,60 @@ async def _listed(target: Target) -> dict[str, Any]:
 def _told(facts: dict[str, Any]) -> dict[str, object]:
     text = stored(facts)
     if len(text) > MOST_SIGNS:
-        return {"offered": "", "not_offered": "The definitions are larger than 4 MiB, so they are not compared."}
+        return {
+            "offered": "",
+            "not_offered": "The definitions are larger than 4 MiB, so they are not compared.",
+        }
     return {"offered": text, "not_offered": ""}
 
 
 def comparison(install: Install) -> Comparison | None:
-    """What its server would offer otherwise; None where that is not known, or where the server starts it already."""
+    """What its server would offer otherwise; None where that is not known, or where the server
+    starts it already."""
     server = install.server
     if not install.offered or server is None or install.started_by(server.command):
         return None
     said = json.loads(install.offered)
     before = _offered_now(server)
-    after = {plain(str(tool.get("name")), 500): visible(tool, said[INSTRUCTIONS]) for tool in said["tools"]}
+    after = {
+        plain(str(tool.get("name")), 500): visible(tool, said[INSTRUCTIONS])
+        for tool in said["tools"]
+    }
     added = [name for name in after if name not in before]
-    changed = [name for name in after if name in before and listing(after[name]) != listing(before[name])]
+    changed = [
+        name for name in after if name in before and listing(after[name]) != listing(before[name])
+    ]
     return Comparison(
         added=[_changed(name, {}, after) for name in added[:SHOWN]],
         changed=[_changed(name, before[name], after) for name in changed[:SHOWN]],
-        removed=sorted({*before} - {*after}), instructions=_instructions(before, after),
-        same=len(after) - len(added) - len(changed), more=max(len(added) - SHOWN, 0) + max(len(changed) - SHOWN, 0),
-    )  # fmt: skip
+        removed=sorted({*before} - {*after}),
+        instructions=_instructions(before, after),
+        same=len(after) - len(added) - len(changed),
+        more=max(len(added) - SHOWN, 0) + max(len(changed) - SHOWN, 0),
+    )
 
 
 def _offered_now(server: Server) -> dict[str, dict[str, Any]]:
-    """What was approved of each tool that it offers; of those that nobody has decided on what it says."""
+    """What was approved of each tool that it offers; of those that nobody has decided on what it
+    says."""
     tools = server.tools.filter(present=True).select_related("pinned", "latest")
     return {tool.name: shown.data for tool in tools if (shown := tool.pinned or tool.latest)}
 
 
 def _changed(name: str, before: dict[str, Any], after: dict[str, dict[str, Any]]) -> Changed:
-    from mcpregistry.domain.definitions import scanner  # 6 MB, and few processes look at what is new
+    # 6 MB, and few processes look at what is new
+    from mcpregistry.domain.definitions import scanner
 
     body = listing(after[name])
     changes = rewordings(listing(before), body) if before else []
-    return Changed(name, changes, scanner.scan(body, own=frozenset(after)), str(body.get("description") or ""))
+    return Changed(
+        name, changes, scanner.scan(body, own=frozenset(after)), str(body.get("description") or "")
+    )
 
 
-def _instructions(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[Rewording]:
+def _instructions(
+    before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
+) -> list[Rewording]:
     """They count with every tool, and are shown once."""
     if not before or not after:
         return []

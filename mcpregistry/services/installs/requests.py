@@ -1,8 +1,10 @@
-"""What people and programs ask of installations. The work itself is a worker's (``work.py``); every verb is audited.
+"""What people and programs ask of installations. The work itself is a worker's (``work.py``); every
+verb is audited.
 
 Invariants:
 * Nothing is installed but from a lock that a person has approved as it was shown, by its hash.
-* What is installed does not run: a server is set to it by a verb of its own, and is then a draft that a person confirms.
+* What is installed does not run: a server is set to it by a verb of its own, and is then a draft
+  that a person confirms.
 """
 
 from __future__ import annotations
@@ -51,32 +53,58 @@ MOST_OPEN = 20  # asked for and not yet looked at
 
 @transaction.atomic
 def resolve(
-    *, ecosystem: str, package: str, version: str = "", program: str = "", server: Server | None = None, slug: str = "",
-    arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, networks: Sequence[str] = (), actor: str,
-) -> Install:  # fmt: skip
-    """Ask which packages this one consists of; a worker makes the lock, which then waits for a person.
+    *,
+    ecosystem: str,
+    package: str,
+    version: str = "",
+    program: str = "",
+    server: Server | None = None,
+    slug: str = "",
+    arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    networks: Sequence[str] = (),
+    actor: str,
+) -> Install:
+    """Ask which packages this one consists of; a worker makes the lock, which then waits for a
+    person.
 
-    ``arguments`` and ``env`` are those of the server that is made of it; ``networks``: private ones in which a bundle may
-    lie. Raises ConfigInvalid for what is no plain name
-    and version, before any program sees it; Conflict where too many wait.
+    ``arguments`` and ``env`` are those of the server that is made of it; ``networks``: private ones
+    in which a bundle may lie. Raises ConfigInvalid for what is no plain name and version, before
+    any program sees it; Conflict where too many wait.
     """
     kind = check_ecosystem(ecosystem)
     install = Install(
-        ecosystem=kind.value, package=check_name(kind, package), wanted=check_version(kind, version),
-        program=check_program(program), server=server, slug=slug, requested_by=actor, state_at=database_now(),
-        arguments=list(arguments), networks=check_networks(list(networks)),
-    )  # fmt: skip
+        ecosystem=kind.value,
+        package=check_name(kind, package),
+        wanted=check_version(kind, version),
+        program=check_program(program),
+        server=server,
+        slug=slug,
+        requested_by=actor,
+        state_at=database_now(),
+        arguments=list(arguments),
+        networks=check_networks(list(networks)),
+    )
     install.env = check_env(dict(env or {}))
     if server is not None and server.transport != Transport.STDIO:
-        raise ConfigInvalid("Only local servers (stdio) can use a package.", remedy="Choose a local server, or none.")
+        raise ConfigInvalid(
+            "Only local servers (stdio) can use a package.",
+            remedy="Choose a local server, or none.",
+        )
     check_fields(install)
     if Configuration.load().only_listed and not is_listed(kind, package, version):
         raise NotListed(
             f"This site only installs packages that a registry lists, and no registry lists '{install}'.",
             remedy="Choose a package and an exact version from a registry, or ask an administrator to allow others.",
         )
-    if Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count() >= MOST_OPEN:
-        raise Conflict(f"{MOST_OPEN} packages are already being resolved.", remedy="Wait until one of them is done.")
+    if (
+        Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count()
+        >= MOST_OPEN
+    ):
+        raise Conflict(
+            f"{MOST_OPEN} packages are already being resolved.",
+            remedy="Wait until one of them is done.",
+        )
     install.save()
     _tell("install.requested", install, actor)
     transaction.on_commit(lambda: send(install))
@@ -85,10 +113,14 @@ def resolve(
 
 @transaction.atomic
 def approve(*, install: Install, lock_sha256: str, actor: str, user: object = None) -> Install:
-    """Let exactly the lock that was shown be installed. Raises Conflict where it is another, or does not wait."""
+    """Let exactly the lock that was shown be installed. Raises Conflict where it is another, or
+    does not wait."""
     install = Install.objects.select_for_update().get(pk=install.pk)
     if not lock_sha256 or install.lock_sha256 != lock_sha256:
-        raise Conflict("The lock was changed after you opened it.", remedy="Review the lock again, then approve it.")
+        raise Conflict(
+            "The lock was changed after you opened it.",
+            remedy="Review the lock again, then approve it.",
+        )
     _move(install, InstallState.APPROVED)
     install.approved_by = user  # type: ignore[assignment]
     install.approved_at = timezone.now()
@@ -107,19 +139,25 @@ def use(
     kind: str = "install.used",
     launch: Launch | None = None,
 ) -> Server:
-    """Set the server's command to it, or make a server of it. A person confirms the launch before anything runs.
+    """Set the server's command to it, or make a server of it. A person confirms the launch before
+    anything runs.
 
-    Arguments behind the package's own command stay, and its environment; ``launch`` replaces both, with what a person
-    entered. Raises Conflict where it is not installed, ConfigInvalid where a new server needs to be given something.
+    Arguments behind the package's own command stay, and its environment; ``launch`` replaces both,
+    with what a person entered. Raises Conflict where it is not installed, ConfigInvalid where a new
+    server needs to be given something.
     """
     install = Install.objects.select_for_update().get(pk=install.pk)
     if install.state != InstallState.INSTALLED:
-        raise Conflict(f"{install} is not installed.", remedy="Approve it, and wait until it is installed.")
+        raise Conflict(
+            f"{install} is not installed.", remedy="Approve it, and wait until it is installed."
+        )
     server = server or install.server or _new_server(install)
     if launch is None and server._state.adding:
         launch = _as_asked(install)
     behind = arguments_behind(install, server) if launch is None else launch.arguments
-    server.env = env_with(install, server) if launch is None else {**env_with(install, server), **launch.env}
+    server.env = (
+        env_with(install, server) if launch is None else {**env_with(install, server), **launch.env}
+    )
     server.command = [*install.command, *behind]
     server = lifecycle.save_server(server=server, actor=actor)
     install.server = server
@@ -130,28 +168,34 @@ def use(
 
 
 def roll_back(*, server: Server, actor: str) -> Server:
-    """Set the server to the package that it was set to before. Raises Conflict where none is there any more."""
+    """Set the server to the package that it was set to before. Raises Conflict where none is there
+    any more."""
     before = previous(server)
     if before is None:
         raise Conflict(
-            f"No earlier package of '{server.slug}' is installed.", remedy="Request the version that you want."
+            f"No earlier package of '{server.slug}' is installed.",
+            remedy="Request the version that you want.",
         )
     return use(install=before, server=server, actor=actor, kind="install.rolled_back")
 
 
 def previous(server: Server) -> Install | None:
     """What ``roll_back`` would set the server to."""
-    used = server.installs.filter(state=InstallState.INSTALLED, used_at__isnull=False).order_by("-used_at")
+    used = server.installs.filter(state=InstallState.INSTALLED, used_at__isnull=False).order_by(
+        "-used_at"
+    )
     return next((each for each in used if not each.started_by(server.command)), None)
 
 
 @transaction.atomic
 def remove(*, install: Install, actor: str) -> Install:
-    """Give it up; the clock takes its folder away. Raises Conflict where a server starts it, or a worker is at it."""
+    """Give it up; the clock takes its folder away. Raises Conflict where a server starts it, or a
+    worker is at it."""
     install = Install.objects.select_for_update().get(pk=install.pk)
     if used := users_of(install):
         raise Conflict(
-            f"The server '{used[0]}' uses this package.", remedy="Switch that server to another package first."
+            f"The server '{used[0]}' uses this package.",
+            remedy="Switch that server to another package first.",
         )
     _move(install, InstallState.REMOVED)
     _tell("install.removed", install, actor)
@@ -168,7 +212,9 @@ def users_of(install: Install) -> list[str]:
     if not install.lock_sha256:
         return []
     rows = Server.objects.filter(transport=Transport.STDIO)
-    return [server.slug for server in rows.only("slug", "command") if install.started_by(server.command)]
+    return [
+        server.slug for server in rows.only("slug", "command") if install.started_by(server.command)
+    ]
 
 
 def lock_of(install: Install) -> Lock | None:
@@ -180,7 +226,8 @@ def lock_of(install: Install) -> Lock | None:
 
 
 def command_of(install: Install) -> list[str]:
-    """How it is started: of a bundle that is not installed yet, as its manifest says; of such a package, not known yet."""
+    """How it is started: of a bundle that is not installed yet, as its manifest says; of such a
+    package, not known yet."""
     if install.command or not install.lock or install.ecosystem != Ecosystem.MCPB:
         return [*install.command]
     start = mcpb.started(install.lock)
@@ -188,15 +235,20 @@ def command_of(install: Install) -> list[str]:
 
 
 def known_packages(install: Install) -> set[str]:
-    """Names of the packages of the same ecosystem that this site has installed already, besides this one."""
-    others = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED).exclude(pk=install.pk)
+    """Names of the packages of the same ecosystem that this site has installed already, besides
+    this one."""
+    others = Install.objects.filter(
+        ecosystem=install.ecosystem, state=InstallState.INSTALLED
+    ).exclude(pk=install.pk)
     locks = (lock_of(each) for each in others.order_by("-id")[:_LOCKS_READ])
     return {package.name for lock in filter(None, locks) for package in lock.packages}
 
 
 def changes_of(install: Install) -> list[Change]:
-    """How its lock differs from what its server starts now, or from the last installed one of the same package."""
-    lock, before = lock_of(install), before_it(install)
+    """How its lock differs from what its server starts now, or from the last installed one of the
+    same package."""
+    lock = lock_of(install)
+    before = before_it(install)
     if not lock:
         return []
     return differences(lock_of(before) if before else None, lock)
@@ -205,9 +257,12 @@ def changes_of(install: Install) -> list[Change]:
 def before_it(install: Install) -> Install | None:
     """The installation with which it is compared; None where it is the first."""
     same = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED)
-    if install.ecosystem != Ecosystem.MCPB or install.server is None:  # each version of a bundle has its own address
+    # each version of a bundle has its own address
+    if install.ecosystem != Ecosystem.MCPB or install.server is None:
         same = same.filter(package=install.package)
-    rows = same.filter(server=install.server).exclude(pk=install.pk).order_by("-used_at", "-state_at")
+    rows = (
+        same.filter(server=install.server).exclude(pk=install.pk).order_by("-used_at", "-state_at")
+    )
     command = install.server.command if install.server else []
     return min(rows, key=lambda each: not each.started_by(command), default=None)
 
@@ -218,7 +273,8 @@ def send(install: Install) -> bool:
 
 
 def _as_asked(install: Install) -> Launch:
-    """With what was entered when it was asked for; of a bundle with the defaults of what its manifest asks for."""
+    """With what was entered when it was asked for; of a bundle with the defaults of what its
+    manifest asks for."""
     given = Launch(list(install.arguments), install.env, {}, "")
     if install.ecosystem != Ecosystem.MCPB:
         return given
@@ -227,7 +283,8 @@ def _as_asked(install: Install) -> Launch:
 
 
 def env_with(install: Install, server: Server) -> dict[str, str]:
-    """The server's environment as it is; what names the folder of the package that it starts now names the new one."""
+    """The server's environment as it is; what names the folder of the package that it starts now
+    names the new one."""
     old = _started_now(server)
     return {name: _moved(value, old, install) for name, value in server.env.items()}
 
@@ -248,12 +305,16 @@ def new_slug(install: Install) -> str:
 
 def _new_server(install: Install) -> Server:
     return Server(
-        slug=new_slug(install), command=[], sandbox=SandboxMode.ENFORCE, source=f"install:{install.ecosystem}"
+        slug=new_slug(install),
+        command=[],
+        sandbox=SandboxMode.ENFORCE,
+        source=f"install:{install.ecosystem}",
     )
 
 
 def arguments_behind(install: Install, server: Server) -> list[str]:
-    """What stands behind the command of a server that starts the package already, itself or by npx or uvx."""
+    """What stands behind the command of a server that starts the package already, itself or by npx
+    or uvx."""
     for each in server.installs.filter(state=InstallState.INSTALLED):
         own = len(each.command)
         if own and server.command[:own] == each.command:
@@ -267,12 +328,20 @@ def _move(install: Install, state: InstallState) -> None:
         state=state, state_at=database_now(), lease_until=None
     )
     if not moved:
-        raise Conflict(f"Cannot change {install}: it is {install.state}.", remedy="Open the package again.")
+        raise Conflict(
+            f"Cannot change {install}: it is {install.state}.", remedy="Open the package again."
+        )
     install.refresh_from_db()
 
 
 def _tell(kind: str, install: Install, actor: str) -> None:
     audit.record(
-        kind=kind, actor=actor, subject=f"install:{install.uid}", ecosystem=install.ecosystem, package=install.package,
-        version=install.version or install.wanted, lock=install.lock_sha256, server=install.server.slug if install.server else "",
-    )  # fmt: skip
+        kind=kind,
+        actor=actor,
+        subject=f"install:{install.uid}",
+        ecosystem=install.ecosystem,
+        package=install.package,
+        version=install.version or install.wanted,
+        lock=install.lock_sha256,
+        server=install.server.slug if install.server else "",
+    )

@@ -1,4 +1,5 @@
-"""What the clock does for installations: what was lost is sent again or given up, and what nobody needs is taken away."""
+"""What the clock does for installations: what was lost is sent again or given up, and what nobody
+needs is taken away."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def sweep(now: datetime) -> dict[str, int]:
 
 
 def take_back_lost(now: datetime) -> int:
-    """What a worker began that has died waits again for any worker; its installer died with it. Returns how many."""
+    """What a worker began that has died waits again for any worker; its installer died with it.
+    Returns how many."""
     return _take_back(Install.objects.filter(lease_until__lt=now), now)
 
 
@@ -57,7 +59,9 @@ def _waits_again(install_id: int, doing: str, attempts: int, now: datetime) -> b
     before = {done.value: waiting for waiting, done in WORKED.items()}[doing]
     ended = {"state_at": now, "lease_until": None, "worker": ""}
     values = (
-        {"state": before} if attempts < MOST_ATTEMPTS else {"state": InstallState.FAILED, "reason": str(INTERRUPTED)}
+        {"state": before}
+        if attempts < MOST_ATTEMPTS
+        else {"state": InstallState.FAILED, "reason": str(INTERRUPTED)}
     )
     rows = Install.objects.filter(pk=install_id, state=doing, attempts=attempts)
     taken = bool(rows.update(**ended, **values))
@@ -75,12 +79,23 @@ def resend_waiting(now: datetime) -> int:
 
 
 def remove_unused(now: datetime) -> int:
-    """Give up what no server starts, some days later; not that to which a server could be rolled back."""
-    servers = list(Server.objects.filter(transport=Transport.STDIO, installs__isnull=False).distinct())
+    """Give up what no server starts, some days later; not that to which a server could be rolled
+    back."""
+    servers = list(
+        Server.objects.filter(transport=Transport.STDIO, installs__isnull=False).distinct()
+    )
     kept = {before.pk for server in servers if (before := previous(server))}
-    old = Install.objects.filter(state=InstallState.INSTALLED, state_at__lt=now - KEPT).exclude(used_at__gt=now - KEPT)
-    commands = [*Server.objects.filter(transport=Transport.STDIO).values_list("command", flat=True)] if old else []
-    unused = [each for each in old if each.pk not in kept and not any(map(each.started_by, commands))]
+    old = Install.objects.filter(state=InstallState.INSTALLED, state_at__lt=now - KEPT).exclude(
+        used_at__gt=now - KEPT
+    )
+    commands = (
+        [*Server.objects.filter(transport=Transport.STDIO).values_list("command", flat=True)]
+        if old
+        else []
+    )
+    unused = [
+        each for each in old if each.pk not in kept and not any(map(each.started_by, commands))
+    ]
     return sum(_removed(install) for install in unused)
 
 
@@ -96,7 +111,10 @@ def clear_leftovers() -> int:
     """Take away every folder that is neither installed nor being worked on."""
     root = f"{settings.VAR_DIR}/{FOLDER}"
     names = os.listdir(root) if os.path.isdir(root) else []
-    rows = {str(install.uid): install for install in Install.objects.filter(uid__in=filter(_is_uid, names))}
+    rows = {
+        str(install.uid): install
+        for install in Install.objects.filter(uid__in=filter(_is_uid, names))
+    }
     return sum(_cleared(f"{root}/{name}", rows.get(name)) for name in names)
 
 
@@ -109,7 +127,9 @@ def _cleared(place: str, install: Install | None) -> bool:
             _keep_only(install)
             return True
     except OSError as error:  # told each time, and tried again
-        log.warning("install_not_cleared", place=os.path.basename(place), error=type(error).__name__)
+        log.warning(
+            "install_not_cleared", place=os.path.basename(place), error=type(error).__name__
+        )
     return False
 
 

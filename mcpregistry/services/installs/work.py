@@ -1,9 +1,12 @@
-"""The work on installations, as a worker does it: resolve what was asked for, install what was approved.
+"""The work on installations, as a worker does it: resolve what was asked for, install what was
+approved.
 
 Invariants:
-* One worker works on a row, by a lease. A row whose worker died is worked on again, by any worker, a few times.
+* One worker works on a row, by a lease. A row whose worker died is worked on again, by any worker,
+  a few times.
 * The folder with the lock's hash as its name appears whole, by one rename, or not at all.
-* Each attempt works in a folder of its own. So a worker that was only paused, and counted as dead, changes nothing of the next one's.
+* Each attempt works in a folder of its own. So a worker that was only paused, and counted as dead,
+  changes nothing of the next one's.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ _MOST_DIGITS = 5  # of the number of an attempt
 
 @dataclass
 class Job:
-    """One row at work. ``beat`` renews its lease, and ends the installer where the row is no longer ours."""
+    """One row at work. ``beat`` renews its lease, and ends the installer where the row is no longer
+    ours."""
 
     install: Install
     doing: InstallState
@@ -51,7 +55,8 @@ class Job:
     _renewed: float = field(default=0.0)
 
     def beat(self, *, now: bool = False) -> None:
-        """Renew the lease once in a while, or ``now``. Raises InstallFailed when the row was taken from us."""
+        """Renew the lease once in a while, or ``now``. Raises InstallFailed when the row was taken
+        from us."""
         at = database_now()
         if not now and at.timestamp() - self._renewed < LEASE.total_seconds() / 4:
             return
@@ -61,7 +66,9 @@ class Job:
 
     def rows(self) -> QuerySet[Install]:
         """The row, as long as it is ours."""
-        return Install.objects.filter(pk=self.install.pk, state=self.doing, attempts=self.install.attempts)
+        return Install.objects.filter(
+            pk=self.install.pk, state=self.doing, attempts=self.install.attempts
+        )
 
     @property
     def folder(self) -> str:
@@ -82,9 +89,11 @@ class Job:
         return Place(home=self.home, build=build, beat=self.beat, bounds=self.bounds)
 
     def keep(self, build: str) -> None:
-        """Make ``build`` the folder of the installation. Raises InstallFailed if the row was taken from us.
+        """Make ``build`` the folder of the installation. Raises InstallFailed if the row was taken
+        from us.
 
-        The row stays locked until then. Otherwise, another worker could take it over and put its own build there.
+        The row stays locked until then. Otherwise, another worker could take it over and put its
+        own build there.
         """
         with transaction.atomic():
             self.beat(now=True)
@@ -101,12 +110,15 @@ class Job:
                 if self._is_own_or_earlier(name):
                     tree.remove(os.path.join(self.install.place, name))
         except OSError as error:
-            log.warning("install_not_cleared", place=str(self.install.uid), error=type(error).__name__)
+            log.warning(
+                "install_not_cleared", place=str(self.install.uid), error=type(error).__name__
+            )
         with suppress(OSError):  # something else is in it, or it is gone
             os.rmdir(self.install.place)
 
     def _is_own_or_earlier(self, name: str) -> bool:
-        """Whether a folder of this name is that of this attempt or of an earlier one of the same step."""
+        """Whether a folder of this name is that of this attempt or of an earlier one of the same
+        step."""
         step, _, attempt = name.partition("-")
         is_number = attempt.isascii() and attempt.isdigit() and len(attempt) <= _MOST_DIGITS
         return step == self.doing and is_number and int(attempt) <= self.install.attempts
@@ -119,7 +131,8 @@ def waiting(limit: int) -> list[int]:
 
 
 def work(*, install_id: int, bounds: Bounds | None = None, worker: str = "") -> Install | None:
-    """Take the row and do what it waits for. None: somebody else has it, or it waits for nothing."""
+    """Take the row and do what it waits for. None: somebody else has it, or it waits for
+    nothing."""
     job = _claim(install_id, bounds or Bounds(), worker)
     if job is None:
         return None
@@ -132,7 +145,12 @@ def work(*, install_id: int, bounds: Bounds | None = None, worker: str = "") -> 
     except SlipsnisseError as error:
         return _end(job, InstallState.FAILED, {"reason": plain(str(error))})
     except OSError as error:  # ours: a full disk, a folder of another user
-        log.warning("install_failed", install=str(job.install.uid), error=type(error).__name__, errno=error.errno)
+        log.warning(
+            "install_failed",
+            install=str(job.install.uid),
+            error=type(error).__name__,
+            errno=error.errno,
+        )
         return _end(job, InstallState.FAILED, {"reason": str(failure(error.strerror or ""))})
     finally:
         job.clear()
@@ -145,7 +163,12 @@ def _claim(install_id: int, bounds: Bounds, worker: str) -> Job | None:
     for waiting, doing in WORKED.items():
         rows = Install.objects.filter(pk=install_id, state=waiting)
         if rows.update(
-            state=doing, state_at=now, lease_until=now + LEASE, reason="", worker=worker, attempts=F("attempts") + 1
+            state=doing,
+            state_at=now,
+            lease_until=now + LEASE,
+            reason="",
+            worker=worker,
+            attempts=F("attempts") + 1,
         ):
             return Job(Install.objects.select_related("server").get(pk=install_id), doing, bounds)
     return None
@@ -157,36 +180,56 @@ def _resolve(job: Job) -> dict[str, object]:
     if install.ecosystem == Ecosystem.MCPB:
         return _resolve_bundle(install, place)
     if install.ecosystem == Ecosystem.NPM:
-        text = npm.resolve(package=install.package, version=install.wanted, registry=settings.NPM_REGISTRY, place=place)
+        text = npm.resolve(
+            package=install.package,
+            version=install.wanted,
+            registry=settings.NPM_REGISTRY,
+            place=place,
+        )
     else:
-        text = pypi.resolve(package=install.package, version=install.wanted, index=settings.PYPI_INDEX, place=place)
+        text = pypi.resolve(
+            package=install.package, version=install.wanted, index=settings.PYPI_INDEX, place=place
+        )
     install.lock = text
     lock = _read(install)
     if install.ecosystem == Ecosystem.NPM:
         _chosen(install, npm.programs_of(lock, install.folder))
     licences = {each.name: each.licence for each in lock.packages if each.licence}
     return {
-        "lock": text, "lock_sha256": digest(text), "version": lock.package.version, "licences": licences,
-    }  # fmt: skip
+        "lock": text,
+        "lock_sha256": digest(text),
+        "version": lock.package.version,
+        "licences": licences,
+    }
 
 
 def _resolve_bundle(install: Install, place: Place) -> dict[str, object]:
-    """What the file is, and how its manifest says that it is started; a form asks for what that wants to be given."""
+    """What the file is, and how its manifest says that it is started; a form asks for what that
+    wants to be given."""
     file, size = _fetched(install, place)
     install.lock = mcpb.lock(install.package, install.wanted, size, bundles.manifest(file))
     told = mcpb.started(install.lock)
     bundles.command(told, place.build)
     way_of(told, place.build)  # whether people could be asked
     licences = {told.name: told.licence} if told.licence else {}
-    return {"lock": install.lock, "lock_sha256": digest(install.lock), "version": told.version, "licences": licences}
+    return {
+        "lock": install.lock,
+        "lock_sha256": digest(install.lock),
+        "version": told.version,
+        "licences": licences,
+    }
 
 
 def _fetched(install: Install, place: Place) -> tuple[str, int]:
     networks = tuple(install.networks)
-    return bundles.fetch(address=install.package, sha256=install.wanted, networks=networks, place=place)
+    return bundles.fetch(
+        address=install.package, sha256=install.wanted, networks=networks, place=place
+    )
 
 
-def _command_and_licences(install: Install, lock: Lock, build: str) -> tuple[list[str], dict[str, str]]:
+def _command_and_licences(
+    install: Install, lock: Lock, build: str
+) -> tuple[list[str], dict[str, str]]:
     """How it is started, with its files below ``build``, and the licences of its packages."""
     if install.ecosystem == Ecosystem.MCPB:
         command = bundles.command(mcpb.started(install.lock), build)
@@ -201,7 +244,9 @@ def _install(job: Job) -> dict[str, object]:
     install = job.install
     lock = _read(install)
     if digest(install.lock) != install.lock_sha256:
-        raise InstallFailed("The lock was changed after it was approved.", remedy="Request the installation again.")
+        raise InstallFailed(
+            "The lock was changed after it was approved.", remedy="Request the installation again."
+        )
     place = job.place()
     build = place.build
     if install.ecosystem == Ecosystem.MCPB:
@@ -217,7 +262,9 @@ def _install(job: Job) -> dict[str, object]:
     tree.seal(build)
     job.keep(build)
     moved = [word.replace(f"{build}/", f"{install.folder}/", 1) for word in command]
-    return {"command": moved, "size": size, "files": files, "licences": licences} | _offers(job, moved)
+    return {"command": moved, "size": size, "files": files, "licences": licences} | _offers(
+        job, moved
+    )
 
 
 def _offers(job: Job, command: list[str]) -> dict[str, object]:
@@ -238,25 +285,35 @@ def _read(install: Install) -> Lock:
 
 
 def _chosen(install: Install, found: dict[str, list[str]]) -> list[str]:
-    """The command of the program that is the server. Raises InstallFailed where that is not plain."""
-    name = install.program or (next(iter(found)) if len(found) == 1 else install.package.rpartition("/")[2])
+    """The command of the program that is the server. Raises InstallFailed where that is not
+    plain."""
+    name = install.program or (
+        next(iter(found)) if len(found) == 1 else install.package.rpartition("/")[2]
+    )
     if name in found:
         return found[name]
     if not found:
-        raise InstallFailed(f"{install} contains no program to start.", remedy="Choose another package.")
+        raise InstallFailed(
+            f"{install} contains no program to start.", remedy="Choose another package."
+        )
     names = ", ".join(sorted(found)[:20])
     raise InstallFailed(
-        f"{install} has several programs: {names}.", remedy="Request it again, and choose the program of the server."
+        f"{install} has several programs: {names}.",
+        remedy="Request it again, and choose the program of the server.",
     )
 
 
 def _check_program(command: list[str], build: str) -> None:
-    """Every word that names its folder stays in it, also behind links, and the last of them is a file of the package."""
+    """Every word that names its folder stays in it, also behind links, and the last of them is a
+    file of the package."""
     named = [word for word in command if word.startswith(f"{build}/")]
     folder = os.path.realpath(build)
     for word in named:
-        place, plain_word = os.path.realpath(word), os.path.normpath(word)
-        leads_out = not PurePath(place).is_relative_to(folder) and place != os.path.realpath(programs.python())
+        place = os.path.realpath(word)
+        plain_word = os.path.normpath(word)
+        leads_out = not PurePath(place).is_relative_to(folder) and place != os.path.realpath(
+            programs.python()
+        )
         if leads_out or not PurePath(plain_word).is_relative_to(build):
             raise InstallFailed(
                 "The command of the package names a file outside of the folder of the package.",
@@ -264,22 +321,35 @@ def _check_program(command: list[str], build: str) -> None:
             )
     if not named or not os.path.isfile(os.path.realpath(named[-1])):
         raise InstallFailed(
-            "The package does not contain the program that its command names.", remedy="Choose another version."
+            "The package does not contain the program that its command names.",
+            remedy="Choose another version.",
         )
 
 
 def _end(job: Job, state: InstallState, values: dict[str, object]) -> Install | None:
-    """Compare-and-set: the clock may have given it up meanwhile, and then what was done counts for nothing."""
-    ended = job.rows().update(state=state, state_at=database_now(), lease_until=None, attempts=0, **values)
+    """Compare-and-set: the clock may have given it up meanwhile, and then what was done counts for
+    nothing."""
+    ended = job.rows().update(
+        state=state, state_at=database_now(), lease_until=None, attempts=0, **values
+    )
     install = Install.objects.select_related("server").get(pk=job.install.pk)
     if not ended:
         if install.state in (InstallState.FAILED, InstallState.REMOVED):
             with suppress(OSError):  # the clock removes it later
                 tree.remove(install.place)
         return None
-    kind = {"waiting": "install.resolved", "installed": "install.installed", "failed": "install.failed"}[state.value]
+    kind = {
+        "waiting": "install.resolved",
+        "installed": "install.installed",
+        "failed": "install.failed",
+    }[state.value]
     audit.record(
-        kind=kind, actor="worker", subject=f"install:{install.uid}", package=install.package, version=install.version,
-        lock=install.lock_sha256, reason=install.reason,
-    )  # fmt: skip
+        kind=kind,
+        actor="worker",
+        subject=f"install:{install.uid}",
+        package=install.package,
+        version=install.version,
+        lock=install.lock_sha256,
+        reason=install.reason,
+    )
     return install

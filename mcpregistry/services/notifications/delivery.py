@@ -1,4 +1,5 @@
-"""Emptying the outbox. Any number of workers may do it at once, and any of them may die at any moment.
+"""Emptying the outbox. Any number of workers may do it at once, and any of them may die at any
+moment.
 
 Invariants:
 * A message is sent by whoever claimed it by compare-and-set; the claim is a lease, so what a dead
@@ -35,7 +36,8 @@ _CLOSING_SECONDS = 10.0
 
 
 class Deliverer:
-    """One loop thread that empties the outbox; ``kick`` may be called from any thread at any time."""
+    """One loop thread that empties the outbox; ``kick`` may be called from any thread at any
+    time."""
 
     def __init__(self) -> None:
         self._loop = LoopThread("notifications")
@@ -71,7 +73,8 @@ class Deliverer:
 
 
 async def empty(channel_id: int) -> None:
-    """Send what this channel is owed now, one after the other, until its receiver does not answer."""
+    """Send what this channel is owed now, one after the other, until its receiver does not
+    answer."""
     while parcel := await db_call(claim, channel_id, timezone.now()):
         receipt = await send(parcel)
         await db_call(settle, parcel.id, parcel.attempt, receipt, timezone.now())
@@ -83,7 +86,9 @@ async def empty(channel_id: int) -> None:
 
 def channels_with_due(now: datetime) -> list[int]:
     """Ids of channels that are owed something now."""
-    return list(Delivery.objects.due(now).order_by("channel").values_list("channel", flat=True).distinct())
+    return list(
+        Delivery.objects.due(now).order_by("channel").values_list("channel", flat=True).distinct()
+    )
 
 
 def claim(channel_id: int, now: datetime) -> Parcel | None:
@@ -95,7 +100,8 @@ def claim(channel_id: int, now: datetime) -> Parcel | None:
         _give_up(channel, OFF)
         return None
     while row := _due(channel, now).first():
-        # Compare-and-set. The claim is a lease: if this process dies, the row falls due again by itself.
+        # Compare-and-set. The claim is a lease: if this process dies, the row falls due again by
+        # itself.
         held = Delivery.objects.open().filter(pk=row.pk, attempts=row.attempts, next_at=row.next_at)
         if not held.update(attempts=row.attempts + 1, next_at=now + LEASE):
             continue  # another worker was faster
@@ -111,7 +117,12 @@ def claim(channel_id: int, now: datetime) -> Parcel | None:
 
 
 def _due(channel: Channel, now: datetime) -> QuerySet[Delivery]:
-    return Delivery.objects.due(now).filter(channel=channel).select_related("request__call").order_by("id")
+    return (
+        Delivery.objects.due(now)
+        .filter(channel=channel)
+        .select_related("request__call")
+        .order_by("id")
+    )
 
 
 def _give_up(channel: Channel, why: str) -> None:
@@ -123,7 +134,8 @@ def _give_up(channel: Channel, why: str) -> None:
 def _not_worth_sending(channel: Channel, row: Delivery, now: datetime) -> Receipt | None:
     if row.attempts > 1 and now >= row.give_up_at:
         return Receipt(
-            row.last_error or "The process that was sending the message stopped during each attempt.",
+            row.last_error
+            or "The process that was sending the message stopped during each attempt.",
             row.response_code,
             gone=True,
         )
@@ -153,20 +165,28 @@ def _parcel(channel: Channel, row: Delivery) -> Parcel:
 
 
 def _asked_before(row: Delivery) -> str:
-    """The Slack message that asked; once decided it is changed in place, so nobody decides it again."""
+    """The Slack message that asked; once decided it is changed in place, so nobody decides it
+    again."""
     if row.request_id is None or row.event == Event.ASKED:
         return row.message_ref
-    asked = Delivery.objects.filter(channel=row.channel_id, request=row.request_id, event=Event.ASKED.value)
+    asked = Delivery.objects.filter(
+        channel=row.channel_id, request=row.request_id, event=Event.ASKED.value
+    )
     return asked.values_list("message_ref", flat=True).first() or ""
 
 
 def settle(uid: str, attempt: int, receipt: Receipt, now: datetime) -> None:
     """Write down how a try went.
 
-    A failure told late does not disturb somebody else's later claim: it counts only for its own ``attempt``.
+    A failure told late does not disturb somebody else's later claim: it counts only for its own
+    ``attempt``.
     """
     held = Delivery.objects.open().filter(uid=uid)
-    fields: dict[str, Any] = {"response_code": receipt.code, "last_error": receipt.error, "next_at": None}
+    fields: dict[str, Any] = {
+        "response_code": receipt.code,
+        "last_error": receipt.error,
+        "next_at": None,
+    }
     if not receipt.error:
         ref = {"message_ref": receipt.message_ref} if receipt.message_ref else {}
         held.update(state=Delivery.State.SENT, ended_at=now, **fields, **ref)
@@ -180,10 +200,16 @@ def settle(uid: str, attempt: int, receipt: Receipt, now: datetime) -> None:
         seconds = max(receipt.wait, wait_before(attempt, random.random()))  # noqa: S311  jitter, not a secret
         fields |= {"state": Delivery.State.FAILED, "next_at": now + timedelta(seconds=seconds)}
     held.filter(attempts=attempt).update(**fields)
-    facts = {"channel": row.channel.name, "delivery": uid, "error": receipt.error, "state": str(fields["state"])}
+    facts = {
+        "channel": row.channel.name,
+        "delivery": uid,
+        "error": receipt.error,
+        "state": str(fields["state"]),
+    }
     log.warning("notification_failed", **facts)
 
 
 def postpone(channel_id: int, until: datetime) -> None:
-    """Put off what else is due on the channel, so that it need not fail for the same reason and use up its tries."""
+    """Put off what else is due on the channel, so that it need not fail for the same reason and use
+    up its tries."""
     Delivery.objects.due(timezone.now()).filter(channel=channel_id).update(next_at=until)

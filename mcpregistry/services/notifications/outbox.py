@@ -20,7 +20,15 @@ from django.utils import timezone
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, OutboundRefused
-from mcpregistry.domain.notifications.events import KEPT_TRYING, TYPES, Event, Interest, Kind, show, webhook_key
+from mcpregistry.domain.notifications.events import (
+    KEPT_TRYING,
+    TYPES,
+    Event,
+    Interest,
+    Kind,
+    show,
+    webhook_key,
+)
 from mcpregistry.domain.text.canonical import digest, plain, stored
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, PolicyRule, Server, SlackIdentity
 from mcpregistry.services.approvals.requests import arguments_hash, current_arguments
@@ -32,7 +40,11 @@ SLACK_API = "https://slack.com/api"
 OFF = "The channel was disabled."
 MOOT = "The call was decided before the message was sent."
 _MOST_NAMES = 500  # of tools in one notice
-_ACCESS = {Kind.WEBHOOK: {"url", "signing"}, Kind.EMAIL: set(), Kind.SLACK: {"url", "token", "signing"}}
+_ACCESS = {
+    Kind.WEBHOOK: {"url", "signing"},
+    Kind.EMAIL: set(),
+    Kind.SLACK: {"url", "token", "signing"},
+}
 
 
 # What happens
@@ -44,11 +56,21 @@ def enqueue(event: Event | str, request: ApprovalRequest, *, now: datetime | Non
     To be called in the transaction of what happened; ``request.call`` is read. Telling the same
     event of the same request again is no error and sends nothing more.
     """
-    event, at = Event(event), now or timezone.now()
-    channels = _wanting(event, server=request.call.server_slug, rule=request.rule_id, risk=request.risk_rank)
+    event = Event(event)
+    at = now or timezone.now()
+    channels = _wanting(
+        event, server=request.call.server_slug, rule=request.rule_id, risk=request.risk_rank
+    )
     if not channels:
         return 0
-    return _owe(channels, event, key=f"{event}:{request.pk}", data=_facts(event, request), at=at, request=request)
+    return _owe(
+        channels,
+        event,
+        key=f"{event}:{request.pk}",
+        data=_facts(event, request),
+        at=at,
+        request=request,
+    )
 
 
 def on_announced(*, event: Event, request: ApprovalRequest, now: datetime, **_: object) -> None:
@@ -59,10 +81,12 @@ def on_announced(*, event: Event, request: ApprovalRequest, now: datetime, **_: 
 def enqueue_definitions(
     *, server: Server, added: Sequence[str], changed: Sequence[str], now: datetime | None = None
 ) -> int:
-    """Owe a message about tools of this server that wait for approval: one for all that one look found."""
+    """Owe a message about tools of this server that wait for approval: one for all that one look
+    found."""
     if not added and not changed:
         return 0
-    channels, at = _wanting(Event.DEFINITIONS, server=server.slug), now or timezone.now()
+    channels = _wanting(Event.DEFINITIONS, server=server.slug)
+    at = now or timezone.now()
     data = {
         "server": server.slug,
         "added": [plain(name, 500) for name in added[:_MOST_NAMES]],
@@ -70,12 +94,20 @@ def enqueue_definitions(
         "url": f"{settings.SITE_URL}/definitions/",
     }
     key = f"{Event.DEFINITIONS}:{digest(server.slug, stored(data), at.isoformat())}"
-    return _owe(channels, Event.DEFINITIONS, key=key, data=data, at=at, server=server) if channels else 0
+    return (
+        _owe(channels, Event.DEFINITIONS, key=key, data=data, at=at, server=server)
+        if channels
+        else 0
+    )
 
 
-def enqueue_server(event: Event, *, server: Server, reason: str = "", now: datetime | None = None) -> int:
-    """Owe a message that a server has become unavailable, or available again, or behaves otherwise in its trial."""
-    channels, at = _wanting(event, server=server.slug), now or timezone.now()
+def enqueue_server(
+    event: Event, *, server: Server, reason: str = "", now: datetime | None = None
+) -> int:
+    """Owe a message that a server has become unavailable, or available again, or behaves otherwise
+    in its trial."""
+    channels = _wanting(event, server=server.slug)
+    at = now or timezone.now()
     page = f"{settings.SITE_URL}/admin/mcpregistry/server/{server.pk}/change/"
     data = {"server": server.slug, "reason": plain(reason, 1_000), "url": page}
     key = f"{event}:{digest(server.slug, at.isoformat())}"
@@ -83,7 +115,8 @@ def enqueue_server(event: Event, *, server: Server, reason: str = "", now: datet
 
 
 def enqueue_budget(event: Event, *, key: str, data: dict[str, Any], now: datetime) -> int:
-    """Owe a message that a budget has reached a mark. ``key`` names budget and period: each is told once."""
+    """Owe a message that a budget has reached a mark. ``key`` names budget and period: each is told
+    once."""
     channels = _wanting(event, server="")
     return _owe(channels, event, key=f"{event}:{key}", data=data, at=now) if channels else 0
 
@@ -102,22 +135,38 @@ def _interest(channel: Channel) -> Interest:
     )
 
 
-def _owe(channels: Iterable[Channel], event: Event, *, key: str, data: dict[str, Any], at: datetime, **of: Any) -> int:
+def _owe(
+    channels: Iterable[Channel],
+    event: Event,
+    *,
+    key: str,
+    data: dict[str, Any],
+    at: datetime,
+    **of: Any,
+) -> int:
     body = stored({"type": TYPES[event], "timestamp": at.isoformat(), "data": data})
     rows = [
         Delivery(
-            channel=channel, event=event.value, key=plain(key, 100), body=body, created_at=at, next_at=at,
-            give_up_at=at + KEPT_TRYING, **of,
+            channel=channel,
+            event=event.value,
+            key=plain(key, 100),
+            body=body,
+            created_at=at,
+            next_at=at,
+            give_up_at=at + KEPT_TRYING,
+            **of,
         )
         for channel in channels
-    ]  # fmt: skip
-    Delivery.objects.bulk_create(rows, ignore_conflicts=True)  # told before: the first message stands
+    ]
+    # told before: the first message stands
+    Delivery.objects.bulk_create(rows, ignore_conflicts=True)
     transaction.on_commit(lambda: wake("deliver_notifications"))
     return len(rows)
 
 
 def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
-    call, arguments = request.call, current_arguments(request)
+    call = request.call
+    arguments = current_arguments(request)
     shown = show(arguments)
     return {
         "request": request.pk,
@@ -153,20 +202,30 @@ def save_channel(
     servers: Iterable[Server] | None = None,
     rules: Iterable[PolicyRule] | None = None,
 ) -> Channel:
-    """Create or change a channel. ``access`` holds the parts to replace (url, signing, token); others stay.
+    """Create or change a channel. ``access`` holds the parts to replace (url, signing, token);
+    others stay.
 
     Raises ConfigInvalid for what could never be delivered.
     """
     kind = "channel.created" if channel._state.adding else "channel.changed"
     take_current(channel)
     given = {name: text for name, text in (access or {}).items() if text}
-    channel.access = {name: text for name, text in (channel.access | given).items() if name in _ACCESS[_kind(channel)]}
+    channel.access = {
+        name: text
+        for name, text in (channel.access | given).items()
+        if name in _ACCESS[_kind(channel)]
+    }
     _check(channel)
     save_checked(channel)
     for field, rows in (("servers", servers), ("rules", rules)):
         if rows is not None:
             getattr(channel, field).set(rows)
-    facts = {"way": channel.kind, "enabled": channel.enabled, "to": channel.origin, "replaced": sorted(given)}
+    facts = {
+        "way": channel.kind,
+        "enabled": channel.enabled,
+        "to": channel.origin,
+        "replaced": sorted(given),
+    }
     audit.record(kind=kind, actor=actor, subject=f"channel:{channel.name}", **facts)
     return channel
 
@@ -191,13 +250,18 @@ def _kind(channel: Channel) -> Kind:
 def _check(channel: Channel) -> None:
     for name, texts in (("events", channel.events), ("addresses", channel.addresses)):
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise ConfigInvalid(f"The {name} must be a list of texts.", remedy=error_texts.use("a list", '["a", "b"]'))
+            raise ConfigInvalid(
+                f"The {name} must be a list of texts.",
+                remedy=error_texts.use("a list", '["a", "b"]'),
+            )
     if unknown := sorted(set(channel.events) - set(Event) | (set(channel.events) & {Event.TEST})):
         raise ConfigInvalid(
             error_texts.not_valid(plain(unknown[0], 50), "an event"),
             remedy=f"Choose from {', '.join(event for event in Event if event is not Event.TEST)}.",
         )
-    {Kind.WEBHOOK: _check_webhook, Kind.EMAIL: _check_email, Kind.SLACK: _check_slack}[_kind(channel)](channel)
+    {Kind.WEBHOOK: _check_webhook, Kind.EMAIL: _check_email, Kind.SLACK: _check_slack}[
+        _kind(channel)
+    ](channel)
 
 
 def _check_webhook(channel: Channel) -> None:
@@ -207,13 +271,16 @@ def _check_webhook(channel: Channel) -> None:
 
 def _check_email(channel: Channel) -> None:
     if not channel.addresses:
-        raise ConfigInvalid(error_texts.required("An e-mail address"), remedy="Enter at least one address.")
+        raise ConfigInvalid(
+            error_texts.required("An e-mail address"), remedy="Enter at least one address."
+        )
     for address in channel.addresses:
         try:
             validate_email(address)
         except ValidationError:
             raise ConfigInvalid(
-                error_texts.not_valid(plain(address, 100), "a valid e-mail address"), remedy="Correct the address."
+                error_texts.not_valid(plain(address, 100), "a valid e-mail address"),
+                remedy="Correct the address.",
             ) from None
 
 
@@ -234,7 +301,8 @@ def _check_address(channel: Channel) -> None:
     networks = channel.allowed_networks
     if not isinstance(networks, list) or not all(isinstance(network, str) for network in networks):
         raise ConfigInvalid(
-            "The allowed networks must be a list of texts.", remedy=error_texts.use("a list", '["10.1.0.0/16"]')
+            "The allowed networks must be a list of texts.",
+            remedy=error_texts.use("a list", '["10.1.0.0/16"]'),
         )
     parse_networks(tuple(networks))
     try:
@@ -253,8 +321,11 @@ def _check_address(channel: Channel) -> None:
 def send_test(*, channel: Channel, actor: str) -> Delivery:
     """Owe this channel a test message. Raises Conflict while it is switched off."""
     if not channel.enabled:
-        raise Conflict(f"The channel '{channel.name}' is disabled.", remedy="Enable the channel first.")
-    key, data = f"{Event.TEST}:{uuid.uuid4().hex}", {"channel": channel.name, "url": f"{settings.SITE_URL}/"}
+        raise Conflict(
+            f"The channel '{channel.name}' is disabled.", remedy="Enable the channel first."
+        )
+    key = f"{Event.TEST}:{uuid.uuid4().hex}"
+    data = {"channel": channel.name, "url": f"{settings.SITE_URL}/"}
     _owe([channel], Event.TEST, key=key, data=data, at=timezone.now())
     audit.record(kind="channel.tested", actor=actor, subject=f"channel:{channel.name}")
     return Delivery.objects.get(channel=channel, key=key)
@@ -263,9 +334,13 @@ def send_test(*, channel: Channel, actor: str) -> Delivery:
 @transaction.atomic
 def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     """Send it once more, from now on for a day; the receiver gets the same id. Raises Conflict."""
-    ended = Delivery.objects.filter(pk=delivery.pk, state__in=[Delivery.State.SENT, Delivery.State.GIVEN_UP])
+    ended = Delivery.objects.filter(
+        pk=delivery.pk, state__in=[Delivery.State.SENT, Delivery.State.GIVEN_UP]
+    )
     now = timezone.now()
-    if not ended.update(state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""):
+    if not ended.update(
+        state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""
+    ):
         raise Conflict(
             error_texts.wrong_state("retry", "delivery", "still being sent"),
             remedy="Wait for the time of its next attempt.",

@@ -1,7 +1,7 @@
 """Sending one message: webhook, e-mail or Slack. No database here, and no retry.
 
-What a receiver answers is never quoted: errors are sentences of ours with its status code, or with Slack's error word
-if it looks like one. So nothing a receiver echoes reaches a row or a log.
+What a receiver answers is never quoted: errors are sentences of ours with its status code, or with
+Slack's error word if it looks like one. So nothing a receiver echoes reaches a row or a log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from mcpregistry.domain.errors import DownstreamError, OutboundRefused, ProtocolError, SlipsnisseError, TimedOut
+from mcpregistry.domain.errors import (
+    DownstreamError,
+    OutboundRefused,
+    ProtocolError,
+    SlipsnisseError,
+    TimedOut,
+)
 from mcpregistry.domain.notifications.events import Event, Kind, retry_after, webhook_headers
 from mcpregistry.domain.notifications.mail import mail
 from mcpregistry.domain.notifications.slack import message
@@ -32,7 +38,8 @@ SEND_SECONDS = 15.0
 MAIL_SECONDS = 60.0
 _ANSWER_BYTES = 256 * 1024
 _SLACK_ERROR = re.compile(r"[a-z_]{1,60}")
-_mail_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="mail")  # a dead mail server keeps only these
+# a dead mail server keeps only these
+_mail_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="mail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +80,14 @@ _FAILURES: tuple[tuple[type[DownstreamError], str], ...] = (
         "The address of the receiver is private, reserved, or not an http or https URL. "
         "If the receiver is yours, add its network to the channel's allowed networks.",
     ),
-    (TimedOut, "The receiver did not accept the connection in time. Check its address, and that it is running."),
-    (ProtocolError, "The answer of the receiver is not valid. Check its address, and any proxy in front of it."),
+    (
+        TimedOut,
+        "The receiver did not accept the connection in time. Check its address, and that it is running.",
+    ),
+    (
+        ProtocolError,
+        "The answer of the receiver is not valid. Check its address, and any proxy in front of it.",
+    ),
     (
         DownstreamError,
         "The receiver cannot be reached, or the connection was lost. "
@@ -84,7 +97,8 @@ _FAILURES: tuple[tuple[type[DownstreamError], str], ...] = (
 
 
 async def send(parcel: Parcel) -> Receipt:
-    """Send one message by its channel's kind. Never raises for anything that went wrong; the receipt says it."""
+    """Send one message by its channel's kind. Never raises for anything that went wrong; the
+    receipt says it."""
     try:
         async with asyncio.timeout(MAIL_SECONDS if parcel.kind is Kind.EMAIL else SEND_SECONDS):
             return await _WAYS[parcel.kind](parcel)
@@ -92,12 +106,16 @@ async def send(parcel: Parcel) -> Receipt:
         return Receipt("The message could not be sent in time.", reached=False)
     except DownstreamError as error:
         log.warning("notification_not_sent", delivery=parcel.id, error=error.message)
-        return Receipt(next(text for kind, text in _FAILURES if isinstance(error, kind)), reached=False)
+        return Receipt(
+            next(text for kind, text in _FAILURES if isinstance(error, kind)), reached=False
+        )
     except SlipsnisseError as error:
         return Receipt(str(error))
     except Exception:  # a fault of ours must not end in a message that is tried for ever
         log.exception("notification_crashed", delivery=parcel.id)
-        return Receipt("The message could not be sent because of an internal error. See the log of the worker.")
+        return Receipt(
+            "The message could not be sent because of an internal error. See the log of the worker."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +128,34 @@ class Answer:
 
 
 async def post(
-    url: str, body: bytes, headers: Mapping[str, str], *, networks: tuple[str, ...], answer_bytes: int = 0
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    networks: tuple[str, ...],
+    answer_bytes: int = 0,
 ) -> Answer:
     """One guarded POST of JSON."""
     headers = {"Content-Type": "application/json", **headers}
     answer = await once.request(
-        "POST", url, body, headers, networks=networks, connect_seconds=SEND_SECONDS / 2, answer_bytes=answer_bytes
+        "POST",
+        url,
+        body,
+        headers,
+        networks=networks,
+        connect_seconds=SEND_SECONDS / 2,
+        answer_bytes=answer_bytes,
     )
     wait = retry_after(answer.headers.get("retry-after", ""), datetime.now(UTC))
     return Answer(answer.status, wait, answer.body)
 
 
 async def _webhook(parcel: Parcel) -> Receipt:
-    body, seconds = parcel.body.encode(), int(time.time())
-    headers = webhook_headers(message=parcel.id, seconds=seconds, body=body, secret=parcel.access["signing"])
+    body = parcel.body.encode()
+    seconds = int(time.time())
+    headers = webhook_headers(
+        message=parcel.id, seconds=seconds, body=body, secret=parcel.access["signing"]
+    )
     answer = await post(parcel.access["url"], body, headers, networks=parcel.networks)
     if 200 <= answer.status < 300:
         return Receipt(code=answer.status)
@@ -153,9 +185,14 @@ async def call_slack(
     method: str, payload: Mapping[str, Any], *, access: Mapping[str, str], networks: tuple[str, ...]
 ) -> SlackAnswer:
     """One method of Slack's Web API. Raises DownstreamError when it cannot be reached."""
-    headers = {"Authorization": f"Bearer {access['token']}", "Content-Type": "application/json; charset=utf-8"}
+    headers = {
+        "Authorization": f"Bearer {access['token']}",
+        "Content-Type": "application/json; charset=utf-8",
+    }
     url = f"{access['url'].rstrip('/')}/{method}"
-    answer = await post(url, json.dumps(payload).encode(), headers, networks=networks, answer_bytes=_ANSWER_BYTES)
+    answer = await post(
+        url, json.dumps(payload).encode(), headers, networks=networks, answer_bytes=_ANSWER_BYTES
+    )
     if answer.status != 200:
         return SlackAnswer(f"HTTP {answer.status}", answer.status, answer.wait)
     try:
@@ -197,7 +234,9 @@ def _send_mail(parcel: Parcel) -> Receipt:
     content = mail(parcel.event, parcel.data)
     # The same Message-ID when it is sent again: most mail stores then keep one.
     headers = {"Message-ID": f"<{parcel.id}@slipsnisse>", "Auto-Submitted": "auto-generated"}
-    letter = EmailMultiAlternatives(content.subject, content.text, to=list(parcel.addresses), headers=headers)
+    letter = EmailMultiAlternatives(
+        content.subject, content.text, to=list(parcel.addresses), headers=headers
+    )
     letter.attach_alternative(content.html, "text/html")
     try:
         letter.send()
@@ -208,9 +247,14 @@ def _send_mail(parcel: Parcel) -> Receipt:
         return Receipt("The mail server rejected the message.", error.smtp_code)
     except (smtplib.SMTPException, OSError) as error:
         return Receipt(
-            f"The mail server cannot be reached or closed the connection ({type(error).__name__}).", reached=False
+            f"The mail server cannot be reached or closed the connection ({type(error).__name__}).",
+            reached=False,
         )
     return Receipt(code=250)
 
 
-_WAYS: dict[Kind, Callable[[Parcel], Any]] = {Kind.WEBHOOK: _webhook, Kind.EMAIL: _email, Kind.SLACK: _slack}
+_WAYS: dict[Kind, Callable[[Parcel], Any]] = {
+    Kind.WEBHOOK: _webhook,
+    Kind.EMAIL: _email,
+    Kind.SLACK: _slack,
+}

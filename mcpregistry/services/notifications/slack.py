@@ -1,7 +1,8 @@
 """Deciding from Slack: whose press it was, whether it may be decided there, and the vote itself.
 
 A signature proves that Slack sent it; who may decide is up to the same rules as on the page. What a
-person could not see whole in Slack (high risk, cut or masked arguments) is decided on the page only.
+person could not see whole in Slack (high risk, cut or masked arguments) is decided on the page
+only.
 """
 
 from __future__ import annotations
@@ -49,26 +50,39 @@ def signing_secret(channel: Channel) -> str:
 
 
 def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
-    """Accept a signed request once over all processes. Raises ``Conflict`` for one that came before."""
+    """Accept a signed request once over all processes. Raises ``Conflict`` for one that came
+    before."""
     caller = f"slack:{channel.uid.hex}"
-    if idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint).kept is not None:
+    if (
+        idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint).kept
+        is not None
+    ):
         raise Conflict("This action was already sent.", remedy="Press the button again.")
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
 
 
 def tool_of(*, channel: Channel, press: Press) -> str:
-    """The tool that the press is about. Raises like ``decide`` when it could not be decided in Slack."""
+    """The tool that the press is about. Raises like ``decide`` when it could not be decided in
+    Slack."""
     return _decidable(channel, press)[0].call.tool_name
 
 
 def decide(*, channel: Channel, press: Press) -> str:
-    """Vote as the person behind the Slack account. Returns what to tell them; empty when the message will.
+    """Vote as the person behind the Slack account. Returns what to tell them; empty when the
+    message will.
 
     Raises Denied (unknown or not eligible, or the page is needed), NotFound, Conflict.
     """
     request, user = _decidable(channel, press)
     shown = press.value.partition(".")[2]
-    votes.vote(request_id=request.pk, user=user, approve=press.approve, reason=press.reason, seen=shown, via="slack")
+    votes.vote(
+        request_id=request.pk,
+        user=user,
+        approve=press.approve,
+        reason=press.reason,
+        seen=shown,
+        via="slack",
+    )
     request.call.refresh_from_db(fields=["state"])
     return COUNTED if request.call.state == State.PENDING else ""
 
@@ -76,9 +90,13 @@ def decide(*, channel: Channel, press: Press) -> str:
 def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
     request_id = press.value.partition(".")[0]
     told = Delivery.objects.filter(channel=channel, request=request_id)
-    request = ApprovalRequest.objects.select_related("call").filter(pk__in=told.values("request")).first()
+    request = (
+        ApprovalRequest.objects.select_related("call").filter(pk__in=told.values("request")).first()
+    )
     if request is None:
-        raise NotFound("This channel was not notified about this call.", remedy="Open the page of the call.")
+        raise NotFound(
+            "This channel was not notified about this call.", remedy="Open the page of the call."
+        )
     user = slack_person(team=press.team, member=press.member)
     if user is None:
         raise Denied(

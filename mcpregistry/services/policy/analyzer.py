@@ -1,9 +1,11 @@
-"""The access analyzer: what grants allow beyond what was used, and the narrower grants that would have been enough.
+"""The access analyzer: what grants allow beyond what was used, and the narrower grants that would
+have been enough.
 
-It reads the newest calls of each grant, a bounded number. Where there were more, it looks up in the counted hours which
-tools of a server were used. A conclusion from the arguments of the newest calls is a guess until ``analyse_whole`` has
-read all calls; only a proven proposal can be applied. It concludes nothing where retention has deleted some of the period.
-A proposal is replayed on these calls by the code that decides about calls (``domain.policy.access``).
+It reads the newest calls of each grant, a bounded number. Where there were more, it looks up in the
+counted hours which tools of a server were used. A conclusion from the arguments of the newest calls
+is a guess until ``analyse_whole`` has read all calls; only a proven proposal can be applied. It
+concludes nothing where retention has deleted some of the period. A proposal is replayed on these
+calls by the code that decides about calls (``domain.policy.access``).
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """How many calls were read, the newest that the grant could be about, of the period since then. ``all``: there were no
-    more."""
+    """How many calls were read, the newest that the grant could be about, of the period since then.
+    ``all``: there were no more."""
 
     calls: int
     since: datetime
@@ -66,10 +68,11 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A grant that allows more than was used, and unsaved ones to take its place (none: it is withdrawn).
+    """A grant that allows more than was used, and unsaved ones to take its place (none: it is
+    withdrawn).
 
-    ``stops``: how many of the calls looked at would not have been allowed; ``stopped``: the first of them.
-    ``key`` is of exactly this proposal.
+    ``stops``: how many of the calls looked at would not have been allowed; ``stopped``: the first
+    of them. ``key`` is of exactly this proposal.
     """
 
     grant: Grant
@@ -94,7 +97,9 @@ class Proposal:
 
     @property
     def key(self) -> str:
-        facts = [(row.tool_id, row.server_id, row.kind, row.uri, row.argument_pins) for row in self.after]
+        facts = [
+            (row.tool_id, row.server_id, row.kind, row.uri, row.argument_pins) for row in self.after
+        ]
         return digest("narrower", str(self.grant.pk), self.kind, canonical(facts))[:32]
 
 
@@ -104,15 +109,18 @@ def candidates() -> QuerySet[Grant]:
 
 
 def analyse(rows: Iterable[Grant], *, days: int, now: datetime) -> list[Proposal]:
-    """What is proposed of these grants, at most one thing each; a fixed number of reads for each."""
-    known, since = known_from(now), now - timedelta(days=days)
+    """What is proposed of these grants, at most one thing each; a fixed number of reads for
+    each."""
+    known = known_from(now)
+    since = now - timedelta(days=days)
     found = (propose(PastCalls(row, since), days=days, now=now, known=known) for row in rows)
     return [each for each in found if each is not None]
 
 
 def analyse_whole(grant: Grant, *, days: int, now: datetime) -> Proposal | None:
-    """The same of one grant, where a guess is replaced by what all its calls of the period prove: they are read twice, a
-    few thousand in memory at a time. Nothing of more than ``MOST_WHOLE`` calls."""
+    """The same of one grant, where a guess is replaced by what all its calls of the period prove:
+    they are read twice, a few thousand in memory at a time. Nothing of more than ``MOST_WHOLE``
+    calls."""
     found = next(iter(analyse([grant], days=days, now=now)), None)
     if found is None or not found.is_guess:
         return found
@@ -124,20 +132,33 @@ def analyse_whole(grant: Grant, *, days: int, now: datetime) -> Proposal | None:
 
 
 def propose(past: PastCalls, *, days: int, now: datetime, known: datetime) -> Proposal | None:
-    """What is proposed of one grant for a period. ``known``: since when the record of calls is whole."""
+    """What is proposed of one grant for a period. ``known``: since when the record of calls is
+    whole."""
     grant = past.grant
     if grant.expires_at is not None and grant.expires_at <= now:
         return Proposal(grant, "withdraw", "The grant has expired.", (), {}, Looked(0, now))
     since = now - timedelta(days=days)
     if grant.created_at > since or known > since:
         return None  # too new to tell, or not known any more
-    unused = Proposal(grant, "withdraw", f"The grant was not used in the last {days} days.", (), {}, Looked(0, since))
-    if grant.tool_id is None and not grant.kind:  # nothing narrower is proposed in the place of everything of a server
+    unused = Proposal(
+        grant,
+        "withdraw",
+        f"The grant was not used in the last {days} days.",
+        (),
+        {},
+        Looked(0, since),
+    )
+    # nothing narrower is proposed in the place of everything of a server
+    if grant.tool_id is None and not grant.kind:
         return None if past.exist_since(since) else unused
     uses = past.newest(since, MOST_CALLS + 1)
     if len(uses) > MOST_CALLS:
         busy = _Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False))
-        return _of_tools_counted(busy, now) if grant.tool is None and grant.kind not in READ else _narrower(busy)
+        return (
+            _of_tools_counted(busy, now)
+            if grant.tool is None and grant.kind not in READ
+            else _narrower(busy)
+        )
     return _narrower(_Case(grant, uses, Looked(len(uses), since))) if uses else unused
 
 
@@ -147,7 +168,11 @@ def _narrower(case: _Case) -> Proposal | None:
         return _pinned(case) if grant.tool.kind in (TOOL, PROMPT) else None
     if grant.kind in READ:
         return _at_uris(case)
-    return _of_tools(case, Counter(use.tool for use in case.uses)) if grant.kind in (TOOL, PROMPT) else None
+    return (
+        _of_tools(case, Counter(use.tool for use in case.uses))
+        if grant.kind in (TOOL, PROMPT)
+        else None
+    )
 
 
 def _of_tools_counted(case: _Case, now: datetime) -> Proposal | None:
@@ -164,23 +189,31 @@ def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
     """Single tools in place of all of a server: those that were used, and those too new to tell."""
     grant = case.grant
     offered = {
-        row.key: row for row in Tool.offers.filter(server=grant.server, kind=grant.kind).select_related("server")
+        row.key: row
+        for row in Tool.offers.filter(server=grant.server, kind=grant.kind).select_related("server")
     }
     counts = Counter({name: count for name, count in used.items() if name in offered})
-    new = {name for name, row in offered.items() if row.first_seen_at > case.looked.since} - counts.keys()
+    new = {
+        name for name, row in offered.items() if row.first_seen_at > case.looked.since
+    } - counts.keys()
     kept = counts.keys() | new
     if not counts or len(kept) > _MOST_TOOLS or len(kept) == len(offered):
         return None
     after = tuple(like(grant, tool=offered[name]) for name in sorted(kept))
     named = ", ".join(f"{printable(name, 60)} ({counts[name]})" for name in sorted(counts))
     says = f"{len(counts)} of {len(offered)} {grant.kind}s {'was' if len(counts) == 1 else 'were'} used: {named}."
-    says += f" New ones are kept: {', '.join(printable(name, 60) for name in sorted(new))}." if new else ""
+    says += (
+        f" New ones are kept: {', '.join(printable(name, 60) for name in sorted(new))}."
+        if new
+        else ""
+    )
     return _replayed(case, Proposal(grant, "tools", says, after, {}, case.looked))
 
 
 def _pinned(case: _Case) -> Proposal | None:
     """Arguments that never differed become pins."""
-    grant, alike = case.grant, Alike()
+    grant = case.grant
+    alike = Alike()
     for use in case.uses:
         alike.take(use.arguments)
     pins = {name: value for name, value in alike.pins().items() if name not in grant.argument_pins}
@@ -188,7 +221,8 @@ def _pinned(case: _Case) -> Proposal | None:
         return None
     after = (like(grant, tool=grant.tool, argument_pins=grant.argument_pins | pins),)
     said = ", ".join(
-        f"{printable(name, 60)} = {printable(canonical(value), 80)}" for name, value in sorted(pins.items())
+        f"{printable(name, 60)} = {printable(canonical(value), 80)}"
+        for name, value in sorted(pins.items())
     )
     says = f"{case.which}: {said}."
     return _replayed(case, Proposal(grant, "pins", says, after, pins, case.looked))
@@ -196,7 +230,8 @@ def _pinned(case: _Case) -> Proposal | None:
 
 def _at_uris(case: _Case) -> Proposal | None:
     """A narrower pattern of URIs."""
-    grant, folder = case.grant, Folder()
+    grant = case.grant
+    folder = Folder()
     for use in case.uses:
         folder.take((use.arguments or {}).get("uri"))
     narrow = folder.narrower(grant.uri)
@@ -209,7 +244,8 @@ def _at_uris(case: _Case) -> Proposal | None:
 
 
 def like(grant: Grant, **differs: Any) -> Grant:
-    """An unsaved grant for the same holder, with the same pins, end and note, but for what differs."""
+    """An unsaved grant for the same holder, with the same pins, end and note, but for what
+    differs."""
     same = {
         name: getattr(grant, name)
         for name in ("agent", "endpoint", "kind", "uri", "argument_pins", "expires_at", "note")
@@ -218,11 +254,13 @@ def like(grant: Grant, **differs: Any) -> Grant:
 
 
 def _replayed(case: _Case, found: Proposal) -> Proposal:
-    """The proposal with what it would have stopped, the holder's other grants being there as today."""
+    """The proposal with what it would have stopped, the holder's other grants being there as
+    today."""
     grant = case.grant
     others = [grant_spec(row) for row in _beside(grant)]
     offers = _offers(grant)
-    before, then = _Holder([*others, grant_spec(grant)]), _Holder([*others, *map(grant_spec, found.after)])
+    before = _Holder([*others, grant_spec(grant)])
+    then = _Holder([*others, *map(grant_spec, found.after)])
     stopped: list[Use] = []
     judged = 0
     stops = 0
@@ -234,11 +272,14 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
         if before.may(tool, use) and not then.may(tool, use):
             stops += 1
             stopped += [use] if stops <= _KEPT else []
-    return replace(found, stopped=tuple(stopped), stops=stops, unjudged=max(0, case.looked.calls - judged))
+    return replace(
+        found, stopped=tuple(stopped), stops=stops, unjudged=max(0, case.looked.calls - judged)
+    )
 
 
 def _beside(grant: Grant) -> QuerySet[Grant]:
-    """The holder's other grants that can be about the same calls: those of the same server. The holder may have thousands."""
+    """The holder's other grants that can be about the same calls: those of the same server. The
+    holder may have thousands."""
     server = server_of(grant)
     same = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint).exclude(pk=grant.pk)
     return same.filter(Q(server=server) | Q(tool__server=server))
@@ -274,8 +315,9 @@ def apply(
     user: User | None,
     pins: Collection[str] | None = None,
 ) -> int:
-    """Put what was proposed in the grant's place, once more worked out; returns how many grants there are now instead.
-    ``pins``: which of the proposed ones, all if None. Raises Conflict where something else would be proposed by now.
+    """Put what was proposed in the grant's place, once more worked out; returns how many grants
+    there are now instead. ``pins``: which of the proposed ones, all if None. Raises Conflict where
+    something else would be proposed by now.
 
     All calls are read before anything is locked: on SQLite, calls would wait for the lock."""
     read = candidates().filter(pk=grant.pk).first()
@@ -289,7 +331,9 @@ def apply(
     with transaction.atomic():
         locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
         if locked is None or facts_of(locked) != facts_of(found.grant):
-            raise Conflict("This grant was changed in the meantime.", remedy="Open the proposal again.")
+            raise Conflict(
+                "This grant was changed in the meantime.", remedy="Open the proposal again."
+            )
         grants.save_all(after, actor=actor, user=user)
         grants.withdraw_grant(grant=found.grant, actor=actor)
     return len(after)
@@ -314,4 +358,7 @@ def stopped_by_tool(found: Proposal) -> list[tuple[str, int, list[Use]]]:
     of: dict[str, list[Use]] = defaultdict(list)
     for use in found.stopped:
         of[use.tool].append(use)
-    return [(tool, len(of[tool]), of[tool][:_EXAMPLES]) for tool in sorted(of, key=lambda tool: -len(of[tool]))]
+    return [
+        (tool, len(of[tool]), of[tool][:_EXAMPLES])
+        for tool in sorted(of, key=lambda tool: -len(of[tool]))
+    ]

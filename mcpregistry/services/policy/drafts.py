@@ -19,17 +19,33 @@ from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Server, 
 from mcpregistry.services.policy.rules import free_name
 
 PLAIN = (
-    "name", "enabled", "draft", "priority", "expert", "condition", "outcome", "quorum", "decide_seconds", "execute_seconds",
-    "refusal_seconds", "requester_may_confirm", "run_if_caller_left", "note",
-)  # fmt: skip
+    "name",
+    "enabled",
+    "draft",
+    "priority",
+    "expert",
+    "condition",
+    "outcome",
+    "quorum",
+    "decide_seconds",
+    "execute_seconds",
+    "refusal_seconds",
+    "requester_may_confirm",
+    "run_if_caller_left",
+    "note",
+)
 NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 
 
 def fill(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
-    """Set what ``facts`` names; a ``tool`` is written server::tool. Saves nothing. Raises ConfigInvalid."""
+    """Set what ``facts`` names; a ``tool`` is written server::tool. Saves nothing. Raises
+    ConfigInvalid."""
     unknown = sorted(set(facts) - {*PLAIN, *NAMED})
     if unknown:
-        raise ConfigInvalid(f"A rule has no field '{unknown[0]}'.", remedy=f"Use only {', '.join((*PLAIN, *NAMED))}.")
+        raise ConfigInvalid(
+            f"A rule has no field '{unknown[0]}'.",
+            remedy=f"Use only {', '.join((*PLAIN, *NAMED))}.",
+        )
     for name in PLAIN:
         if name in facts:
             rule.change(**{name: facts[name]})
@@ -46,46 +62,65 @@ def read_rules(text: str) -> list[PolicyRule]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigInvalid(f"The file is not valid YAML{place}.", remedy="Correct the file.") from None
+        raise ConfigInvalid(
+            f"The file is not valid YAML{place}.", remedy="Correct the file."
+        ) from None
     rules = data.get("rules", [data]) if isinstance(data, dict) else data
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise ConfigInvalid(
-            "The file does not contain a list of rules.", remedy="Write, for example:\n- name: big\n  outcome: ask"
+            "The file does not contain a list of rules.",
+            remedy="Write, for example:\n- name: big\n  outcome: ask",
         )
-    return [fill(PolicyRule(name=f"draft {number}"), facts) for number, facts in enumerate(rules, 1)]
+    return [
+        fill(PolicyRule(name=f"draft {number}"), facts) for number, facts in enumerate(rules, 1)
+    ]
 
 
 def like(call: Invocation) -> PolicyRule:
-    """An unsaved draft about calls such as this one: its agent, its tool, and its short arguments as they were.
+    """An unsaved draft about calls such as this one: its agent, its tool, and its short arguments
+    as they were.
 
     What is not there any more is left open. It asks; whoever writes it says what follows.
     """
     tool = Tool.offers.select_related("server").of_record(call.server_slug, call.tool_name).first()
-    name = free_name(f"Calls of {printable(call.agent_slug, 60)} to {printable(call.tool_name, 100)}")
-    rule = PolicyRule(name=name, draft=True, outcome=Outcome.ASK.value, tool=tool, condition=_same(call.arguments))
+    name = free_name(
+        f"Calls of {printable(call.agent_slug, 60)} to {printable(call.tool_name, 100)}"
+    )
+    rule = PolicyRule(
+        name=name, draft=True, outcome=Outcome.ASK.value, tool=tool, condition=_same(call.arguments)
+    )
     rule.agent = Agent.objects.filter(slug=call.agent_slug).first()
     rule.endpoint = Endpoint.objects.filter(slug=call.endpoint_slug).first()
     return rule
 
 
-_MOST_ARGUMENTS, _LONGEST = 5, 300
+_MOST_ARGUMENTS = 5
+_LONGEST = 300
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _same(arguments: str) -> str:
-    """A condition that holds for exactly these arguments, as far as they are few, plain and short."""
+    """A condition that holds for exactly these arguments, as far as they are few, plain and
+    short."""
     try:
         given = json.loads(arguments)
     except ValueError:
         return ""
-    parts = [_equal(name, value) for name, value in given.items()] if isinstance(given, dict) else []
+    parts = (
+        [_equal(name, value) for name, value in given.items()] if isinstance(given, dict) else []
+    )
     return " && ".join([part for part in parts if part][:_MOST_ARGUMENTS])
 
 
 def _equal(name: str, value: object) -> str:
-    """What holds where the argument has this value; "" for a name or value that a condition cannot say briefly."""
+    """What holds where the argument has this value; "" for a name or value that a condition cannot
+    say briefly."""
     said = f"has(args.{name}) && args.{name} == {json.dumps(value, ensure_ascii=False)}"
-    if not _WORD.fullmatch(name) or not isinstance(value, bool | int | float | str) or len(said) > _LONGEST:
+    if (
+        not _WORD.fullmatch(name)
+        or not isinstance(value, bool | int | float | str)
+        or len(said) > _LONGEST
+    ):
         return ""
     try:
         compile_condition(said)
@@ -98,7 +133,9 @@ def _named(kind: str, name: Any) -> Any:
     found = _FIND[kind](str(name))
     if found is None:
         thing = _WORDS.get(kind, kind)
-        raise ConfigInvalid(error_texts.not_found(thing, name), remedy=f"Use the name of an existing {thing}.")
+        raise ConfigInvalid(
+            error_texts.not_found(thing, name), remedy=f"Use the name of an existing {thing}."
+        )
     return found
 
 

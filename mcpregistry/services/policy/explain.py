@@ -1,7 +1,8 @@
-"""Why a call would run, wait or be refused, and why a tool is not listed: every stage, in the order of a call.
+"""Why a call would run, wait or be refused, and why a tool is not listed: every stage, in the order
+of a call.
 
-Reads the rows (so that it can also speak about what is switched off) and lets the very code decide that
-decides about calls.
+Reads the rows (so that it can also speak about what is switched off) and lets the very code decide
+that decides about calls.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from mcpregistry.domain import error_texts
 from mcpregistry.domain.definitions.naming import named
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.domain.kinds import TOOL
-from mcpregistry.domain.policy.access import about, capable, covers, is_listed_on, live, may_call, may_see
+from mcpregistry.domain.policy.access import (
+    about,
+    capable,
+    covers,
+    is_listed_on,
+    live,
+    may_call,
+    may_see,
+)
 from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
 from mcpregistry.domain.policy.risk import risk_of
 from mcpregistry.domain.policy.rules import Verdict
@@ -36,7 +45,8 @@ Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or nothing was given.
+    """One thing that must be so. ``ok`` None: it cannot be told, because an earlier stage failed or
+    nothing was given.
 
     ``expired``: it fails only because a grant has expired.
     """
@@ -50,7 +60,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The answer to "Why?": every stage, every rule's verdict, and the end of it in one sentence (``answer``).
+    """The answer to "Why?": every stage, every rule's verdict, and the end of it in one sentence
+    (``answer``).
 
     ``listed``: the tool is in the agent's list now.
     """
@@ -72,8 +83,9 @@ CHANGING = "The configuration is changing at this moment; try again."
 
 
 def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
-    """By server::tool, server::prompt:name, or by the name that hosts use in one of these styles, the likeliest first, as
-    ``ToolQuerySet.meant_by`` reads it. Raises NotFound, also where it may mean several."""
+    """By server::tool, server::prompt:name, or by the name that hosts use in one of these styles,
+    the likeliest first, as ``ToolQuerySet.meant_by`` reads it. Raises NotFound, also where it may
+    mean several."""
     found = Tool.offers.select_related("server", "pinned", "latest").meant_by(name, styles)
     if len(found) == 1:
         return found[0]
@@ -87,7 +99,9 @@ def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
 
 def ambiguous(name: str, found: Sequence[Tool]) -> NotFound:
     """What is told where a name may mean any of these; REST's paths tell the same."""
-    which = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    which = ", ".join(map(str, found[:5])) + (
+        f" and {len(found) - 5} more" if len(found) > 5 else ""
+    )
     return NotFound(
         f"'{printable(name, 200)}' can mean several tools: {which}.",
         remedy="Write server::tool, as in the list of tools.",
@@ -95,31 +109,55 @@ def ambiguous(name: str, found: Sequence[Tool]) -> NotFound:
 
 
 def why(
-    *, agent: Agent, endpoint: Endpoint, tool: Tool, now: datetime, arguments: Mapping[str, Any] | None = None
+    *,
+    agent: Agent,
+    endpoint: Endpoint,
+    tool: Tool,
+    now: datetime,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Why:
-    """Every stage of the decision about one call. ``arguments`` None: as far as it can be told without them."""
-    snapshot, at = snapshot_now(), now.timestamp()
+    """Every stage of the decision about one call. ``arguments`` None: as far as it can be told
+    without them."""
+    snapshot = snapshot_now()
+    at = now.timestamp()
     stages = [*configured(agent, endpoint, tool.server, tool)]
     specs = specs_of(snapshot, agent, endpoint, tool)
     if specs is None:
         return _ended(agent, endpoint, tool, stages)
     who, where, server, what = specs
     stages += granted(who, where, server, what, at)
-    listed = may_see(who, where, server, what, at) and not (where.hide_unavailable and not server.available)
+    listed = may_see(who, where, server, what, at) and not (
+        where.hide_unavailable and not server.available
+    )
     name = _name(snapshot, specs, at) if listed else ""
     if not listed:
         return _ended(agent, endpoint, tool, stages)
     stages.append(Stage("name", True, f"Hosts call it {name}."))
     stages += _arguments(who, where, what, arguments, at)
     question = Question(who, where, server, what, arguments or {}, now=at, origin="http")
-    decision, verdicts = decide(snapshot.policy, question), snapshot.policy.explain(question)
+    decision = decide(snapshot.policy, question)
+    verdicts = snapshot.policy.explain(question)
     asked = tuple(_people(decision.terms, agent)) if decision.terms else ()
-    permit = _permit(question, decision.terms, now) if decision.terms and arguments is not None else ""
+    permit = (
+        _permit(question, decision.terms, now) if decision.terms and arguments is not None else ""
+    )
     stages.append(_policy(decision, what))
     broken = next((stage for stage in stages if stage.ok is False and stage.name != "policy"), None)
-    answer = f"{broken.fact} {broken.remedy}".strip() if broken else _answer(decision, asked, permit)
+    answer = (
+        f"{broken.fact} {broken.remedy}".strip() if broken else _answer(decision, asked, permit)
+    )
     return Why(
-        agent.slug, endpoint.slug, str(tool), tuple(stages), True, name, answer, decision, verdicts, asked, permit
+        agent.slug,
+        endpoint.slug,
+        str(tool),
+        tuple(stages),
+        True,
+        name,
+        answer,
+        decision,
+        verdicts,
+        asked,
+        permit,
     )
 
 
@@ -139,27 +177,37 @@ def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) ->
 
 def specs_of(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
     """The four as the hot path knows them; None while one of them does not serve."""
-    who, where = snapshot.agents.get(agent.slug), snapshot.endpoints.get(endpoint.slug)
-    server, what = snapshot.servers.get(tool.server_id), snapshot.offer(tool.pk)
+    who = snapshot.agents.get(agent.slug)
+    where = snapshot.endpoints.get(endpoint.slug)
+    server = snapshot.servers.get(tool.server_id)
+    what = snapshot.offer(tool.pk)
     if who is None or where is None or server is None or what is None:
         return None
     return who, where, server, what
 
 
 def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> Iterator[Stage]:
-    """What is switched on, there and approved; the table of who can call what asks the same. ``server`` is the tool's."""
+    """What is switched on, there and approved; the table of who can call what asks the same.
+    ``server`` is the tool's."""
     yield Stage(
-        "agent", agent.enabled, f"The agent {agent} is {_on(agent.enabled)}.", "" if agent.enabled else "Enable it."
+        "agent",
+        agent.enabled,
+        f"The agent {agent} is {_on(agent.enabled)}.",
+        "" if agent.enabled else "Enable it.",
     )
     yield Stage(
-        "endpoint", endpoint.enabled, f"The endpoint {endpoint} is {_on(endpoint.enabled)}.",
+        "endpoint",
+        endpoint.enabled,
+        f"The endpoint {endpoint} is {_on(endpoint.enabled)}.",
         "" if endpoint.enabled else "Enable it.",
-    )  # fmt: skip
+    )
     active = server.lifecycle == Lifecycle.ACTIVE
     yield Stage(
-        "server", active, f"The server {server} is {server.get_lifecycle_display().lower()}.",
+        "server",
+        active,
+        f"The server {server} is {server.get_lifecycle_display().lower()}.",
         "" if active else _SERVER_REMEDY.get(server.lifecycle, "Enable it."),
-    )  # fmt: skip
+    )
     hidden = endpoint.hide_unavailable and server.unavailable_since is not None
     if server.unavailable_since is None:
         availability = "The server is available, as far as the site knows."
@@ -168,14 +216,23 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
     else:
         availability = "The server has failed, but the endpoint still shows its tools."
     yield Stage(
-        "availability", not hidden, availability,
+        "availability",
+        not hidden,
+        availability,
         f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
-    )  # fmt: skip
+    )
     yield Stage(
-        "present", tool.present, "The server offers the tool." if tool.present else "The server no longer offers the tool.",
+        "present",
+        tool.present,
+        "The server offers the tool." if tool.present else "The server no longer offers the tool.",
         "" if tool.present else "It returns automatically when the server lists it again.",
-    )  # fmt: skip
-    yield Stage("tool", tool.enabled, f"The tool is {_on(tool.enabled)}.", "" if tool.enabled else "Enable it.")
+    )
+    yield Stage(
+        "tool",
+        tool.enabled,
+        f"The tool is {_on(tool.enabled)}.",
+        "" if tool.enabled else "Enable it.",
+    )
     yield _definition(tool)
 
 
@@ -199,20 +256,32 @@ def _definition(tool: Tool) -> Stage:
 def granted(
     agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float
 ) -> Iterator[Stage]:
-    """What lets the agent see it on the endpoint, each by itself; the table of who can call what asks the same."""
+    """What lets the agent see it on the endpoint, each by itself; the table of who can call what
+    asks the same."""
     able = capable(agent, server, tool)
     yield Stage(
-        "capability", able, f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
-        "" if able else f"Add mcp_{server.slug}::* to the agent's capabilities. Capabilities with two meanings are ignored.",
-    )  # fmt: skip
+        "capability",
+        able,
+        f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
+        ""
+        if able
+        else f"Add mcp_{server.slug}::* to the agent's capabilities. Capabilities with two meanings are ignored.",
+    )
     yield _grant("grant", "agent", agent.grants, tool, now)
     if not is_listed_on(server, endpoint):
         fact = f"The server belongs to a project file and is only listed on the endpoint {server.only_on}."
-        yield Stage("endpoint's list", False, fact, "Start the host in that directory with runmcp --workspace.")
+        yield Stage(
+            "endpoint's list",
+            False,
+            fact,
+            "Start the host in that directory with runmcp --workspace.",
+        )
     elif endpoint.lists_only:
         yield _grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
     else:
-        yield Stage("endpoint's list", True, "The endpoint shows everything that the agent's grants cover.")
+        yield Stage(
+            "endpoint's list", True, "The endpoint shows everything that the agent's grants cover."
+        )
 
 
 def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
@@ -220,8 +289,14 @@ def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> 
     valid = list(live(found, now))
     if valid:
         pinned = all(grant.pins for grant in valid)
-        return Stage(stage, True, f"The {holder} has a grant{' with pinned arguments' if pinned else ''}.")
-    fact = f"The {holder}'s grant has expired." if found else f"The {holder} has no grant for the tool."
+        return Stage(
+            stage, True, f"The {holder} has a grant{' with pinned arguments' if pinned else ''}."
+        )
+    fact = (
+        f"The {holder}'s grant has expired."
+        if found
+        else f"The {holder} has no grant for the tool."
+    )
     return Stage(stage, False, fact, "Grant the tool or its server.", expired=bool(found))
 
 
@@ -236,22 +311,31 @@ def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
     offers = [
         (home.slug, each.name, each.own_name)
         for home, each in seen
-        if may_see(agent, endpoint, home, each, now) and not (endpoint.hide_unavailable and not home.available)
+        if may_see(agent, endpoint, home, each, now)
+        and not (endpoint.hide_unavailable and not home.available)
     ]
     return named(tool.kind, offers, endpoint.naming_style)[server.slug, tool.name]
 
 
 def _arguments(
-    agent: AgentSpec, endpoint: EndpointSpec, tool: ToolSpec, arguments: Mapping[str, Any] | None, now: float
+    agent: AgentSpec,
+    endpoint: EndpointSpec,
+    tool: ToolSpec,
+    arguments: Mapping[str, Any] | None,
+    now: float,
 ) -> Iterator[Stage]:
     if arguments is None:
-        yield Stage("arguments", None, "No arguments were given, but grants and rules may depend on them.")
+        yield Stage(
+            "arguments", None, "No arguments were given, but grants and rules may depend on them."
+        )
         return
     allowed = may_call(agent, endpoint, tool, arguments, now)
     yield Stage(
-        "pinned arguments", allowed, "The grants allow these arguments." if allowed else "No grant allows these arguments.",
+        "pinned arguments",
+        allowed,
+        "The grants allow these arguments." if allowed else "No grant allows these arguments.",
         "" if allowed else "Use the pinned arguments, or change the grant.",
-    )  # fmt: skip
+    )
     try:
         checked = check_call(tool.kind, tool.data, arguments)
         said = (
@@ -266,7 +350,11 @@ def _arguments(
 
 def _policy(decision: Decision, tool: ToolSpec) -> Stage:
     risk = risk_of(tool)
-    verbs = {Outcome.ALLOW: "it runs", Outcome.ASK: "it needs an approval", Outcome.DENY: "it is denied"}
+    verbs = {
+        Outcome.ALLOW: "it runs",
+        Outcome.ASK: "it needs an approval",
+        Outcome.DENY: "it is denied",
+    }
     fact = f"Risk {risk.level}. {printable(decision.reason, 500)}: {verbs[decision.outcome]}."
     return Stage("policy", decision.outcome is not Outcome.DENY, fact)
 

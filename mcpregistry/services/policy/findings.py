@@ -1,8 +1,10 @@
-"""The stored proposals of the access analyzer. The clock makes them, so that pages only read one row for each grant.
+"""The stored proposals of the access analyzer. The clock makes them, so that pages only read one
+row for each grant.
 
-Analyzing a grant can mean reading thousands of calls. Each pass of the clock therefore works for one second: first on
-grants that were never analyzed, then on the oldest. If a grant has changed since, its stored proposal is not shown.
-Applying a proposal reads all calls again (``analyzer.apply``), so an old proposal does no harm.
+Analyzing a grant can mean reading thousands of calls. Each pass of the clock therefore works for
+one second: first on grants that were never analyzed, then on the oldest. If a grant has changed
+since, its stored proposal is not shown. Applying a proposal reads all calls again
+(``analyzer.apply``), so an old proposal does no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from django.db.models.functions import Coalesce
 from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models import AccessFinding, Grant, Tool
 from mcpregistry.queries.calls import known_from
-from mcpregistry.services.policy.analyzer import DAYS, Looked, Proposal, candidates, facts_of, like, propose
+from mcpregistry.services.policy.analyzer import (
+    DAYS,
+    Looked,
+    Proposal,
+    candidates,
+    facts_of,
+    like,
+    propose,
+)
 from mcpregistry.services.policy.past_calls import PastCalls, Use, last_calls
 
 PERIODS = (1, 7, DAYS, 90)  # days
@@ -33,7 +43,8 @@ _SAME = ("kind", "uri", "argument_pins", "tool_id", "server_id")  # of a grant t
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Proposals by grant. ``made``: when each grant was analyzed; those without a time are not analyzed yet."""
+    """Proposals by grant. ``made``: when each grant was analyzed; those without a time are not
+    analyzed yet."""
 
     proposals: Mapping[int, Proposal]
     made: Mapping[int, datetime]
@@ -45,9 +56,11 @@ class Findings:
 
 
 def refresh(now: datetime, *, seconds: float = _SECONDS) -> int:
-    """Analyze the grants that are due until ``seconds`` are over, at least one. Returns how many."""
+    """Analyze the grants that are due until ``seconds`` are over, at least one. Returns how
+    many."""
     until = time.monotonic() + seconds
-    due, done = _due(now), 0
+    due = _due(now)
+    done = 0
     for first in range(0, len(due), _BATCH):
         bodies = _analyze(due[first : first + _BATCH], now, until)
         _write(bodies, now)
@@ -61,16 +74,20 @@ def _due(now: datetime) -> list[int]:
     """Those of the same server stand together, because their calls are read together."""
     stale = Q(finding=None) | Q(finding__made_at__lte=now - RENEWED) | Q(finding__made_at__gt=now)
     server = Coalesce("server_id", "tool__server_id")
-    rows = Grant.objects.filter(stale).order_by(F("finding__made_at").asc(nulls_first=True), server, "pk")
+    rows = Grant.objects.filter(stale).order_by(
+        F("finding__made_at").asc(nulls_first=True), server, "pk"
+    )
     return list(rows.values_list("pk", flat=True)[:_IN_ONE_PASS])
 
 
 def _analyze(keys: Sequence[int], now: datetime, until: float) -> dict[Grant, dict[str, Any]]:
-    """What is proposed of each grant, for each period; of fewer grants if the time is over, but at least of one.
+    """What is proposed of each grant, for each period; of fewer grants if the time is over, but at
+    least of one.
 
     Most grants of a large site are not used. They need no queries of their own.
     """
-    begins, known = now - timedelta(days=max(PERIODS)), known_from(now)
+    begins = now - timedelta(days=max(PERIODS))
+    known = known_from(now)
     last = last_calls(keys, begins)
     unused = [key for key in keys if key in last and last[key] is None]
     rows = Grant.objects.in_bulk(unused) | candidates().in_bulk({*keys} - {*unused})
@@ -78,28 +95,45 @@ def _analyze(keys: Sequence[int], now: datetime, until: float) -> dict[Grant, di
     for key in filter(rows.__contains__, keys):
         if bodies and time.monotonic() >= until:
             break
-        past = PastCalls(rows[key], begins, last[key]) if key in last else PastCalls(rows[key], begins)
+        past = (
+            PastCalls(rows[key], begins, last[key]) if key in last else PastCalls(rows[key], begins)
+        )
         found = {str(days): propose(past, days=days, now=now, known=known) for days in PERIODS}
-        bodies[rows[key]] = {days: _stored(each) for days, each in found.items() if each is not None}
+        bodies[rows[key]] = {
+            days: _stored(each) for days, each in found.items() if each is not None
+        }
     return bodies
 
 
 def _write(bodies: Mapping[Grant, dict[str, Any]], now: datetime) -> None:
     """Calls were read before this: nothing waits for the lock that it takes."""
-    rows = [AccessFinding(grant=row, made_at=now, facts=_digest(row), body=body) for row, body in bodies.items()]
+    rows = [
+        AccessFinding(grant=row, made_at=now, facts=_digest(row), body=body)
+        for row, body in bodies.items()
+    ]
     with transaction.atomic():
-        there = Grant.objects.select_for_update().filter(pk__in=[row.grant_id for row in rows]).order_by("pk")
+        there = (
+            Grant.objects.select_for_update()
+            .filter(pk__in=[row.grant_id for row in rows])
+            .order_by("pk")
+        )
         known = set(there.values_list("pk", flat=True))
         AccessFinding.objects.bulk_create(
             [row for row in rows if row.grant_id in known],
-            update_conflicts=True, unique_fields=["grant"], update_fields=["made_at", "facts", "body"],
-        )  # fmt: skip
+            update_conflicts=True,
+            unique_fields=["grant"],
+            update_fields=["made_at", "facts", "body"],
+        )
 
 
 def load(grants: Iterable[Grant], *, days: int) -> Findings:
     """The proposals for these grants and one of ``PERIODS``, in two queries."""
     of = {grant.pk: grant for grant in grants}
-    rows = [row for row in AccessFinding.objects.filter(grant_id__in=of) if row.facts == _digest(of[row.grant_id])]
+    rows = [
+        row
+        for row in AccessFinding.objects.filter(grant_id__in=of)
+        if row.facts == _digest(of[row.grant_id])
+    ]
     bodies = {row.grant_id: body for row in rows if (body := row.body.get(str(days)))}
     wanted = {after["tool_id"] for body in bodies.values() for after in body["after"]}
     tools = Tool.objects.select_related("server").in_bulk(wanted - {None})
@@ -139,7 +173,9 @@ def _proposal(grant: Grant, body: Mapping[str, Any], tools: Mapping[int, Tool]) 
         after=tuple(_grant(grant, row, tools) for row in body["after"]),
         pins=body["pins"],
         looked=Looked(looked["calls"], datetime.fromisoformat(looked["since"]), looked["all"]),
-        stopped=tuple(Use(call, tool, datetime.fromisoformat(at), None) for call, tool, at in body["stopped"]),
+        stopped=tuple(
+            Use(call, tool, datetime.fromisoformat(at), None) for call, tool, at in body["stopped"]
+        ),
         stops=body["stops"],
         unjudged=body["unjudged"],
     )
@@ -147,5 +183,7 @@ def _proposal(grant: Grant, body: Mapping[str, Any], tools: Mapping[int, Tool]) 
 
 def _grant(grant: Grant, row: Mapping[str, Any], tools: Mapping[int, Tool]) -> Grant:
     """A proposed grant, unsaved. A grant of a whole server keeps its server."""
-    what: dict[str, Any] = {"tool": tools[row["tool_id"]]} if row["tool_id"] else {"server": grant.server}
+    what: dict[str, Any] = (
+        {"tool": tools[row["tool_id"]]} if row["tool_id"] else {"server": grant.server}
+    )
     return like(grant, **what | {name: row[name] for name in ("kind", "uri", "argument_pins")})

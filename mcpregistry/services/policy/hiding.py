@@ -1,4 +1,5 @@
-"""Take tools out of what an agent is granted, or an endpoint lists: the rest of a server stays, tool by tool."""
+"""Take tools out of what an agent is granted, or an endpoint lists: the rest of a server stays,
+tool by tool."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ MOST = 200  # grants that one server's becomes
 
 
 @transaction.atomic
-def hide(holder: Agent | Endpoint, tools: Collection[Tool], *, actor: str, user: User | None = None) -> tuple[int, int]:
-    """The holder's grants without these tools; returns how many were withdrawn and how many were made in their place.
-    The context bill's page calls it. Raises Conflict where a server offers too many, or a grant is of everything."""
+def hide(
+    holder: Agent | Endpoint, tools: Collection[Tool], *, actor: str, user: User | None = None
+) -> tuple[int, int]:
+    """The holder's grants without these tools; returns how many were withdrawn and how many were
+    made in their place. The context bill's page calls it. Raises Conflict where a server offers too
+    many, or a grant is of everything."""
     rows, made = _exchanged(_granting(holder, tools).select_for_update(of=("self",)), tools)
     grants.save_all(made, actor=actor, user=user)
     for row in rows:
@@ -34,29 +38,42 @@ def changes(holder: Agent | Endpoint, tools: Collection[Tool]) -> int:
 
 
 def _granting(holder: Agent | Endpoint, tools: Collection[Tool]) -> QuerySet[Grant]:
-    wanted = Q(tool__in=tools) | Q(server__in={tool.server_id for tool in tools}, kind__in=(TOOL, ""))
+    wanted = Q(tool__in=tools) | Q(
+        server__in={tool.server_id for tool in tools}, kind__in=(TOOL, "")
+    )
     return holder.grants.filter(wanted).select_related("server", "agent", "endpoint").order_by("pk")
 
 
-def _exchanged(granting: QuerySet[Grant], tools: Collection[Tool]) -> tuple[list[Grant], list[Grant]]:
+def _exchanged(
+    granting: QuerySet[Grant], tools: Collection[Tool]
+) -> tuple[list[Grant], list[Grant]]:
     """The grants that go, and unsaved ones in their place."""
-    rows, keys = list(granting), {tool.pk for tool in tools}
+    rows = list(granting)
+    keys = {tool.pk for tool in tools}
     of_servers = [row for row in rows if row.server_id]
     return rows, [new for row in of_servers for new in _rest(row, keys)]
 
 
 def _rest(row: Grant, hidden: Collection[int]) -> Iterable[Grant]:
-    """Single grants for what else serves of the server; what is neither hidden nor a tool stays granted as a kind."""
+    """Single grants for what else serves of the server; what is neither hidden nor a tool stays
+    granted as a kind."""
     if not row.kind:
         raise Conflict(
             f"The grant {row} covers everything that the server offers.",
             remedy="Replace it with separate grants for its tools, prompts and resources.",
         )
-    offered = list(Tool.offers.approved().filter(server=row.server, kind=TOOL).exclude(pk__in=hidden)[: MOST + 1])
+    offered = list(
+        Tool.offers.approved()
+        .filter(server=row.server, kind=TOOL)
+        .exclude(pk__in=hidden)[: MOST + 1]
+    )
     if len(offered) > MOST:
         raise Conflict(
             f"More than {MOST} tools of {row.server} would need a grant of their own.",
             remedy="Add grants only for the tools that are needed.",
         )
-    same = {name: getattr(row, name) for name in ("agent", "endpoint", "argument_pins", "expires_at", "note")}
+    same = {
+        name: getattr(row, name)
+        for name in ("agent", "endpoint", "argument_pins", "expires_at", "note")
+    }
     return [Grant(tool=tool, kind=TOOL, **same) for tool in offered]

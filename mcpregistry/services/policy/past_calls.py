@@ -26,8 +26,8 @@ _Row = tuple[str, str, datetime, str]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One past call that the grant was about; ``arguments`` None: retention has erased them, or they are too long to read.
-    Where nothing depends on them they are not read and empty."""
+    """One past call that the grant was about; ``arguments`` None: retention has erased them, or
+    they are too long to read. Where nothing depends on them they are not read and empty."""
 
     call: str
     tool: str
@@ -36,9 +36,11 @@ class Use:
 
 
 class PastCalls:
-    """The calls of one grant since ``begins``. The newest are read at most once, for all periods that are analyzed.
+    """The calls of one grant since ``begins``. The newest are read at most once, for all periods
+    that are analyzed.
 
-    ``last`` is the time of the newest call, and None if there is none. Without ``last``, ``exist_since`` is a query.
+    ``last`` is the time of the newest call, and None if there is none. Without ``last``,
+    ``exist_since`` is a query.
     """
 
     def __init__(self, grant: Grant, begins: datetime, *last: datetime | None) -> None:
@@ -65,10 +67,11 @@ class PastCalls:
 
 
 def last_calls(grants: Iterable[int], since: datetime) -> dict[int, datetime | None]:
-    """The time of the newest call that each of these grants (by number) is about, None if there is none.
+    """The time of the newest call that each of these grants (by number) is about, None if there is
+    none.
 
-    The calls of each server are read once for all its grants. Grants of a server with more than ``_READ_TOGETHER`` calls are
-    left out, so the time that this takes is limited.
+    The calls of each server are read once for all its grants. Grants of a server with more than
+    ``_READ_TOGETHER`` calls are left out, so the time that this takes is limited.
     """
     by_server: dict[str, list[_Names]] = defaultdict(list)
     for names in _names(grants):
@@ -110,9 +113,14 @@ def _names(grants: Iterable[int]) -> Iterator[_Names]:
 
 
 def _last_by_name(server: str, since: datetime) -> dict[tuple[str, str, str], datetime] | None:
-    """The newest call of a server by agent, endpoint and tool; None if there are too many calls to read."""
-    calls = _decided(Invocation.objects.filter(server_slug=server, received_at__gte=since)).order_by("received_at")
-    rows = calls.values_list("agent_slug", "endpoint_slug", "tool_name", "received_at")[: _READ_TOGETHER + 1]
+    """The newest call of a server by agent, endpoint and tool; None if there are too many calls to
+    read."""
+    calls = _decided(
+        Invocation.objects.filter(server_slug=server, received_at__gte=since)
+    ).order_by("received_at")
+    rows = calls.values_list("agent_slug", "endpoint_slug", "tool_name", "received_at")[
+        : _READ_TOGETHER + 1
+    ]
     times = {(agent, endpoint, tool): at for agent, endpoint, tool, at in rows}
     return times if len(rows) <= _READ_TOGETHER else None
 
@@ -123,7 +131,9 @@ def _newest_of(names: _Names, times: Mapping[tuple[str, str, str], datetime]) ->
             at
             for (agent, endpoint, tool), at in times.items()
             if (agent == names.agent if names.agent else endpoint == names.endpoint)
-            and (tool == names.tool if names.tool else not names.kind or read(tool)[0] == names.kind)
+            and (
+                tool == names.tool if names.tool else not names.kind or read(tool)[0] == names.kind
+            )
         ),
         default=None,
     )
@@ -152,7 +162,11 @@ def calls_of(grant: Grant, since: datetime) -> QuerySet[Invocation]:
     """Calls of what the grant covers, of its agent or by its endpoint."""
     tool = grant.tool
     rows = Invocation.objects.filter(server_slug=server_of(grant).slug, received_at__gte=since)
-    rows = rows.filter(agent_slug=grant.agent.slug) if grant.agent else rows.filter(endpoint_slug=str(grant.endpoint))
+    rows = (
+        rows.filter(agent_slug=grant.agent.slug)
+        if grant.agent
+        else rows.filter(endpoint_slug=str(grant.endpoint))
+    )
     if tool:
         rows = rows.filter(tool_name=tool.key)
     elif grant.kind:
@@ -173,7 +187,8 @@ def server_of(grant: Grant) -> Server:
 
 
 def _said(grant: Grant) -> Case | Value:
-    """The arguments, where what is proposed or replayed depends on them: they can be some MiB of each of many calls."""
+    """The arguments, where what is proposed or replayed depends on them: they can be some MiB of
+    each of many calls."""
     if grant.tool:
         wanted = grant.tool.kind in (TOOL, PROMPT)
     else:

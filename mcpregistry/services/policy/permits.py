@@ -2,8 +2,8 @@
 
 A permit covers calls of one agent and one tool as they were when it was given: the same definition,
 the same revision of the server, under the very rule that asked. Any change ends it. It counts only
-while the person who gave it could still approve: with that right, in the group that the rule names, and
-not as the owner of the agent.
+while the person who gave it could still approve: with that right, in the group that the rule names,
+and not as the owner of the agent.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ from mcpregistry.services.records.chains import entry_problem
 
 log = structlog.get_logger(__name__)
 
-_USED, _RETURNED = "permit.used", "permit.returned"
+_USED = "permit.used"
+_RETURNED = "permit.returned"
 LONGEST = timedelta(days=30)
-_GIVEN_UP = timedelta(minutes=1)  # after a call's end; who made it has given its use back long before, if it lives
-# A use is taken just before its call is sent. By then the clock has looked hundreds of times: older ones need no reading.
+# after a call's end; who made it has given its use back long before, if it lives
+_GIVEN_UP = timedelta(minutes=1)
+# A use is taken just before its call is sent. By then the clock has looked hundreds of times: older
+# ones need no reading.
 _LOOK_BACK = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
 class PermitWish:
-    """What an approver allows besides the call at hand: ``pins`` are some of its arguments, with their values."""
+    """What an approver allows besides the call at hand: ``pins`` are some of its arguments, with
+    their values."""
 
     until: datetime
     pins: Mapping[str, Any] = field(default_factory=dict)
@@ -51,23 +55,29 @@ class PermitWish:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One use of a permit (``id`` is its key) was taken; ``why`` says to the record by which right a call runs."""
+    """One use of a permit (``id`` is its key) was taken; ``why`` says to the record by which right
+    a call runs."""
 
     id: int
     why: str
 
 
 def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: datetime) -> None:
-    """Raise ConfigInvalid when the wish would allow more than this very call, longer than a month, or nothing."""
+    """Raise ConfigInvalid when the wish would allow more than this very call, longer than a month,
+    or nothing."""
     if request.quorum > 1:
         raise ConfigInvalid(
-            "A call that requires several approvers cannot have a permit.", remedy="Approve the call without a permit."
+            "A call that requires several approvers cannot have a permit.",
+            remedy="Approve the call without a permit.",
         )
     if not now < wish.until <= now + LONGEST:
-        raise ConfigInvalid("A permit must expire in the future, within 30 days.", remedy="Choose another expiry.")
+        raise ConfigInvalid(
+            "A permit must expire in the future, within 30 days.", remedy="Choose another expiry."
+        )
     if wish.uses is not None and wish.uses < 1:
         raise ConfigInvalid(
-            f"A permit must allow at least one use (got {wish.uses}).", remedy="Enter 1 or more, or leave it empty."
+            f"A permit must allow at least one use (got {wish.uses}).",
+            remedy="Enter 1 or more, or leave it empty.",
         )
     if not pinned(wish.pins, json.loads(arguments)):
         raise ConfigInvalid(
@@ -77,24 +87,40 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
 
 
 def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
-    """Store the permit in the transaction of the approval that it comes with, after ``check``. Raises Conflict."""
+    """Store the permit in the transaction of the approval that it comes with, after ``check``.
+    Raises Conflict."""
     call = request.call
     tool = Tool.offers.of_record(call.server_slug, call.tool_name).first()
     agent = Agent.objects.filter(slug=call.agent_slug).first()
     if tool is None or agent is None:
         raise Conflict(
-            "The tool or the agent does not exist any more.", remedy="Approve the call without a permit, or reject it."
+            "The tool or the agent does not exist any more.",
+            remedy="Approve the call without a permit, or reject it.",
         )
     permit = Permit.objects.create(
-        agent=agent, tool=tool, definition_hash=call.definition_hash, server_revision=call.server_revision,
-        argument_pins=dict(wish.pins), expires_at=wish.until, uses_left=wish.uses, request=request, created_by=user,
-    )  # fmt: skip
-    permit.refresh_from_db(fields=["argument_pins"])  # the database may store another spelling of a number
+        agent=agent,
+        tool=tool,
+        definition_hash=call.definition_hash,
+        server_revision=call.server_revision,
+        argument_pins=dict(wish.pins),
+        expires_at=wish.until,
+        uses_left=wish.uses,
+        request=request,
+        created_by=user,
+    )
+    # the database may store another spelling of a number
+    permit.refresh_from_db(fields=["argument_pins"])
     audit.record(
-        kind="permit.given", actor=f"user:{user.username}", subject=f"permit:{permit.pk}", agent=agent.slug,
-        tool=str(tool), pins=stored(sorted(wish.pins)), until=wish.until.isoformat(), uses=wish.uses,
+        kind="permit.given",
+        actor=f"user:{user.username}",
+        subject=f"permit:{permit.pk}",
+        agent=agent.slug,
+        tool=str(tool),
+        pins=stored(sorted(wish.pins)),
+        until=wish.until.isoformat(),
+        uses=wish.uses,
         **bound_permits.of_permit(permit),
-    )  # fmt: skip
+    )
     return permit
 
 
@@ -107,7 +133,10 @@ def revoke(*, permit: Permit, actor: str) -> Permit:
         permit.revoked_at = now
         permit.save(update_fields=["revoked_at"])
         audit.record(
-            kind="permit.revoked", actor=actor, subject=f"permit:{permit.pk}", **bound_permits.of_permit(permit)
+            kind="permit.revoked",
+            actor=actor,
+            subject=f"permit:{permit.pk}",
+            **bound_permits.of_permit(permit),
         )
     return permit
 
@@ -126,13 +155,19 @@ def covering(
 ) -> list[Permit]:
     """The live permits that allow this call, those with the fewest uses first.
 
-    ``requester`` is the key of the person who asks, for whom what they have permitted themselves does not count. Nor does
-    it for people who have written to the agent in the ``conversation`` of the call.
+    ``requester`` is the key of the person who asks, for whom what they have permitted themselves
+    does not count. Nor does it for people who have written to the agent in the ``conversation`` of
+    the call.
     """
     live = Permit.objects.filter(
-        agent__slug=agent_slug, tool_id=tool_id, definition_hash=definition_hash, server_revision=server_revision,
-        revoked_at=None, expires_at__gt=now, request__rule_fingerprint=fingerprint,
-    ).exclude(uses_left=0)  # fmt: skip
+        agent__slug=agent_slug,
+        tool_id=tool_id,
+        definition_hash=definition_hash,
+        server_revision=server_revision,
+        revoked_at=None,
+        expires_at__gt=now,
+        request__rule_fingerprint=fingerprint,
+    ).exclude(uses_left=0)
     if requester is not None:
         live = live.exclude(created_by=requester)
     if conversation:
@@ -143,7 +178,11 @@ def covering(
     found = live.select_related("agent", "created_by", "request").order_by(
         F("uses_left").asc(nulls_last=True), "expires_at"
     )
-    return [permit for permit in found if pinned(permit.argument_pins, arguments) and _giver_stands(permit)]
+    return [
+        permit
+        for permit in found
+        if pinned(permit.argument_pins, arguments) and _giver_stands(permit)
+    ]
 
 
 @transaction.atomic
@@ -155,53 +194,78 @@ def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: dateti
     for permit in permits:
         live = Permit.objects.filter(pk=permit.pk, revoked_at=None, expires_at__gt=now)
         uses = live.filter(uses_left__gt=0)
-        if not (uses.update(uses_left=F("uses_left") - 1) if permit.uses_left is not None else live.exists()):
+        if not (
+            uses.update(uses_left=F("uses_left") - 1)
+            if permit.uses_left is not None
+            else live.exists()
+        ):
             continue
-        left = Permit.objects.values_list("uses_left", flat=True).get(pk=permit.pk)  # another use may have been faster
+        # another use may have been faster
+        left = Permit.objects.values_list("uses_left", flat=True).get(pk=permit.pk)
         permit.uses_left = None if left is None else left + 1
         if problem := bound_permits.find_difference(permit):
             _end_unproven(permit, problem, now)
             continue
         permit.uses_left = left
         facts = bound_permits.of_permit(permit)
-        audit.record(kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id, **facts)
-        return Used(permit.pk, f"permit {permit.pk}, created by {permit.created_by} with request {permit.request_id}")
+        audit.record(
+            kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id, **facts
+        )
+        return Used(
+            permit.pk,
+            f"permit {permit.pk}, created by {permit.created_by} with request {permit.request_id}",
+        )
     return None
 
 
 def _end_unproven(permit: Permit, problem: str, now: datetime) -> None:
-    """Somebody has written it by hand, or changed it: it is never used again, and the operator is told."""
-    Permit.objects.filter(pk=permit.pk).update(revoked_at=now, uses_left=permit.uses_left)  # the use is not taken
-    audit.record(kind="permit.unproven", actor="permits", subject=f"permit:{permit.pk}", problem=problem)
+    """Somebody has written it by hand, or changed it: it is never used again, and the operator is
+    told."""
+    # the use is not taken
+    Permit.objects.filter(pk=permit.pk).update(revoked_at=now, uses_left=permit.uses_left)
+    audit.record(
+        kind="permit.unproven", actor="permits", subject=f"permit:{permit.pk}", problem=problem
+    )
     transaction.on_commit(partial(log.error, "permit.unproven", permit=permit.pk, problem=problem))
 
 
 @transaction.atomic
 def give_back(*, permit_id: int, call_id: str, agent_slug: str) -> None:
-    """The call that may have taken a use never ran: another one may have it, if it has. Again does nothing."""
+    """The call that may have taken a use never ran: another one may have it, if it has. Again does
+    nothing."""
     rows = Permit.objects.select_for_update(of=("self",)).select_related("request")
     permit = rows.filter(pk=permit_id).first()  # one after another: the log is looked at first
     told = list(
-        AuditEntry.objects.filter(subject=f"permit:{permit_id}", body__contains=stored({"call": call_id})[1:-1])
+        AuditEntry.objects.filter(
+            subject=f"permit:{permit_id}", body__contains=stored({"call": call_id})[1:-1]
+        )
     )
     if permit is None or {each.kind for each in told} != {_USED} or any(map(entry_problem, told)):
         return
     if bound_permits.find_difference(permit):  # its next use ends it
         return
-    Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(uses_left=F("uses_left") + 1)
+    Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(
+        uses_left=F("uses_left") + 1
+    )
     permit.uses_left = None if permit.uses_left is None else permit.uses_left + 1
     facts = bound_permits.of_permit(permit)
-    audit.record(kind=_RETURNED, actor=agent_slug, subject=f"permit:{permit_id}", call=call_id, **facts)
+    audit.record(
+        kind=_RETURNED, actor=agent_slug, subject=f"permit:{permit_id}", call=call_id, **facts
+    )
 
 
 def give_back_left(now: datetime) -> int:
-    """Give back the uses of calls that never ran, as their records say, whose process died before it did. Returns how many.
+    """Give back the uses of calls that never ran, as their records say, whose process died before
+    it did. Returns how many.
 
-    Not of calls without a record: their process may only be slow, and would make them on a use that another has by then.
+    Not of calls without a record: their process may only be slow, and would make them on a use that
+    another has by then.
     """
     limited = Permit.objects.filter(revoked_at=None, expires_at__gt=now, uses_left__isnull=False)
     agents = {f"permit:{pk}": slug for pk, slug in limited.values_list("pk", "agent__slug")}
-    told = AuditEntry.objects.filter(subject__in=agents, kind__in=(_USED, _RETURNED), at__gt=now - _LOOK_BACK)
+    told = AuditEntry.objects.filter(
+        subject__in=agents, kind__in=(_USED, _RETURNED), at__gt=now - _LOOK_BACK
+    )
     taken: dict[str, set[tuple[str, str]]] = {_USED: set(), _RETURNED: set()}
     for kind, subject, body in told.order_by().values_list("kind", "subject", "body"):
         taken[kind].add((json.loads(body)["call"], subject))
@@ -210,13 +274,16 @@ def give_back_left(now: datetime) -> int:
     left = {*ended.filter(pk__in=[call for call, _ in open_uses]).values_list("pk", flat=True)}
     for call, subject in open_uses:
         if call in left:
-            give_back(permit_id=int(subject.partition(":")[2]), call_id=call, agent_slug=agents[subject])
+            give_back(
+                permit_id=int(subject.partition(":")[2]), call_id=call, agent_slug=agents[subject]
+            )
     return len(left)
 
 
 def _giver_stands(permit: Permit) -> bool:
     """Whether the giver could approve the call that the permit was given with, at this moment."""
-    giver, request = permit.created_by, permit.request
+    giver = permit.created_by
+    request = permit.request
     if giver is None or request is None or not giver.is_active or not giver.has_perm(DECIDE):
         return False
     if permit.agent.owner_id == giver.pk:

@@ -1,8 +1,8 @@
 """A draft rule on past calls: what it would have held, denied and let through.
 
-Real calls of the last days are decided twice, by the rules as they are and with the draft, on today's
-servers, tools and agents. What is gone, or whose arguments retention has erased, cannot be judged and
-is counted as such.
+Real calls of the last days are decided twice, by the rules as they are and with the draft, on
+today's servers, tools and agents. What is gone, or whose arguments retention has erased, cannot be
+judged and is counted as such.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Example:
 
 
 class Change(NamedTuple):
-    """Calls of one agent to one tool that the draft would have decided otherwise, all in the same way."""
+    """Calls of one agent to one tool that the draft would have decided otherwise, all in the same
+    way."""
 
     agent: str
     tool: str
@@ -59,8 +60,8 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """``moved`` counts (outcome now, outcome with the draft); ``by_tool`` outcomes with the draft per tool;
-    ``changes`` says by names whose calls go another way, and how many of them."""
+    """``moved`` counts (outcome now, outcome with the draft); ``by_tool`` outcomes with the draft
+    per tool; ``changes`` says by names whose calls go another way, and how many of them."""
 
     days: int
     found: int = 0
@@ -105,14 +106,17 @@ def replay(
     most: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """Decide past calls twice, newest first: by the rules as they are, and with the drafts, which need not be saved.
+    """Decide past calls twice, newest first: by the rules as they are, and with the drafts, which
+    need not be saved.
 
     ``most`` bounds how many are looked at.
     """
-    snapshot, report = load_snapshot(), Report(days)
+    snapshot = load_snapshot()
+    report = Report(days)
     offers = (*snapshot.tools.values(), *snapshot.others.values())
     tools = {(snapshot.servers[tool.server_id].slug, tool.key): tool for tool in offers}
-    now_policy, then_policy = snapshot.policy, Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
+    now_policy = snapshot.policy
+    then_policy = Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
     rows = _calls(days, now)
     report.found = rows.count()
     for row in streamed(rows[:most] if most else rows, 1_000):
@@ -133,18 +137,23 @@ def _with(rules: Iterable[RuleSpec], drafts: Sequence[PolicyRule]) -> Iterator[R
 
 def _calls(days: int, now: datetime) -> QuerySet[Invocation]:
     """Calls that got as far as being decided on."""
-    since = Invocation.objects.filter(received_at__gte=now - timedelta(days=days)).exclude(server_slug="")
+    since = Invocation.objects.filter(received_at__gte=now - timedelta(days=days)).exclude(
+        server_slug=""
+    )
     return since.exclude(state=State.DENIED, binding="").order_by("-received_at", "-id")
 
 
-def _judge(row: Invocation, question: Question | None, before: Policy, after: Policy, report: Report) -> None:
+def _judge(
+    row: Invocation, question: Question | None, before: Policy, after: Policy, report: Report
+) -> None:
     if not row.arguments:
         report.erased += 1
         return
     if question is None:
         report.gone += 1
         return
-    old, new = decide(before, question), decide(after, question)
+    old = decide(before, question)
+    new = decide(after, question)
     report.failed += bool(new.failed)
     report.moved[old.outcome, new.outcome] += 1
     tool = f"{row.server_slug}::{row.tool_name}"
@@ -155,9 +164,12 @@ def _judge(row: Invocation, question: Question | None, before: Policy, after: Po
         report.examples.append(_example(row, tool, old, new))
 
 
-def _question(row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str], ToolSpec]) -> Question | None:
+def _question(
+    row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str], ToolSpec]
+) -> Question | None:
     tool = tools.get((row.server_slug, row.tool_name))
-    agent, endpoint = snapshot.agents.get(row.agent_slug), snapshot.endpoint_of_record(row.endpoint_slug)
+    agent = snapshot.agents.get(row.agent_slug)
+    endpoint = snapshot.endpoint_of_record(row.endpoint_slug)
     if tool is None or agent is None or endpoint is None or not row.arguments:
         return None
     try:
@@ -166,12 +178,16 @@ def _question(row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str
         return None
     if not isinstance(arguments, dict):
         return None
-    server, at = snapshot.servers[tool.server_id], row.received_at.timestamp()
-    return Question(agent, endpoint, server, tool, arguments, now=at, origin=row.origin, **_caller(row))
+    server = snapshot.servers[tool.server_id]
+    at = row.received_at.timestamp()
+    return Question(
+        agent, endpoint, server, tool, arguments, now=at, origin=row.origin, **_caller(row)
+    )
 
 
 def _caller(row: Invocation) -> dict[str, str]:
-    """What rules could see of who called: the record keeps a host with its version, and for a run its expert tool."""
+    """What rules could see of who called: the record keeps a host with its version, and for a run
+    its expert tool."""
     if row.origin == "run":
         return {"expert": row.host_name, "host": "run"}
     return {"host": _VERSION.sub("", row.host_name)}
@@ -179,4 +195,6 @@ def _caller(row: Invocation) -> dict[str, str]:
 
 def _example(row: Invocation, tool: str, old: Decision, new: Decision) -> Example:
     shown = printable(row.arguments, 300)
-    return Example(row.pk, row.received_at, row.agent_slug, tool, shown, old.outcome, new.outcome, new.reason)
+    return Example(
+        row.pk, row.received_at, row.agent_slug, tool, shown, old.outcome, new.outcome, new.reason
+    )

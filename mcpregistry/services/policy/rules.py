@@ -1,7 +1,7 @@
 """Policy rules, what operators confirm of tools, and auto-approval; the same checks for every face.
 
-A rule is refused when its condition is broken, when it can fit nothing, or when it would ask for ever
-because too few people could answer.
+A rule is refused when its condition is broken, when it can fit nothing, or when it would ask for
+ever because too few people could answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
 CONDITION_FAILED = "policy.condition_failed"  # kind of the audit entry of an alarm
-STARTER, AUTO = 10, 50  # priorities; a rule that a person writes has 100 unless told otherwise
+# priorities; a rule that a person writes has 100 unless told otherwise
+STARTER = 10
+AUTO = 50
 
 STARTER_RULES: tuple[dict[str, Any], ...] = (
     {
@@ -54,7 +56,8 @@ STARTER_RULES: tuple[dict[str, Any], ...] = (
 
 
 def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
-    """Raise ConfigInvalid with what is wrong; ConditionInvalid names the column. ``unanswered`` as in save_rule."""
+    """Raise ConfigInvalid with what is wrong; ConditionInvalid names the column. ``unanswered`` as
+    in save_rule."""
     if rule.condition.strip():
         compile_condition(rule.condition)
     if rule.tool and rule.server and rule.tool.server_id != rule.server_id:
@@ -72,7 +75,9 @@ def _check_somebody_can_answer(rule: PolicyRule) -> None:
     people = {user.pk: user for user in approvers(rule.approvers)}
     agents = [rule.agent] if rule.agent else list(Agent.objects.filter(enabled=True))
     alone = 1 if rule.requester_may_confirm else 0
-    short = [a for a in agents if _voices(people, a, confirming=rule.requester_may_confirm) < rule.quorum]
+    short = [
+        a for a in agents if _voices(people, a, confirming=rule.requester_may_confirm) < rule.quorum
+    ]
     if (short and len(short) == len(agents)) or len(people) + alone < rule.quorum:
         raise ConfigInvalid(_would_ask_for_ever(rule, len(people), short), remedy=_ASK_REMEDY)
 
@@ -99,10 +104,11 @@ def _would_ask_for_ever(rule: PolicyRule, people: int, short: Sequence[Agent]) -
 
 @transaction.atomic
 def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> PolicyRule:
-    """Create or change a rule; it counts in every process within a second. Raises as ``check_rule``.
+    """Create or change a rule; it counts in every process within a second. Raises as
+    ``check_rule``.
 
-    ``unanswered``: also one that nobody could answer yet, as on a site whose people come after its rules. A call that it
-    asks about is refused until then, which is stricter than no rule at all.
+    ``unanswered``: also one that nobody could answer yet, as on a site whose people come after its
+    rules. A call that it asks about is refused until then, which is stricter than no rule at all.
     """
     take_current(rule)
     rule.enabled = rule.live  # a draft decides nothing
@@ -123,7 +129,8 @@ def delete_rule(*, rule: PolicyRule, actor: str) -> None:
 
 @transaction.atomic
 def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
-    """Switch a rule on or off; it is checked as if it were new before it counts again. Raises Conflict for a draft."""
+    """Switch a rule on or off; it is checked as if it were new before it counts again. Raises
+    Conflict for a draft."""
     take_current(rule)
     if rule.draft:
         raise Conflict(
@@ -135,16 +142,22 @@ def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
 
 @transaction.atomic
 def make_live(*, rule: PolicyRule, actor: str) -> PolicyRule:
-    """Let a draft count, in every process within a second. Raises as ``check_rule``; Conflict if it is no draft any more."""
+    """Let a draft count, in every process within a second. Raises as ``check_rule``; Conflict if it
+    is no draft any more."""
     locked = PolicyRule.objects.select_for_update(of=("self",)).get(pk=rule.pk)
     if not locked.draft:
         raise Conflict(f"The rule '{locked}' is no longer a draft.", remedy="Open the rule again.")
-    locked.draft, locked.enabled = False, True
+    locked.draft = False
+    locked.enabled = True
     return save_rule(rule=locked, actor=actor)
 
 
 def _facts(rule: PolicyRule) -> dict[str, Any]:
-    scope = {name: str(getattr(rule, name)) for name in ("agent", "endpoint", "server", "tool") if getattr(rule, name)}
+    scope = {
+        name: str(getattr(rule, name))
+        for name in ("agent", "endpoint", "server", "tool")
+        if getattr(rule, name)
+    }
     return {
         "name": rule.name,
         "enabled": rule.enabled,
@@ -167,8 +180,11 @@ def add_starter_rules(*, actor: str) -> list[PolicyRule]:
 
 
 def failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
-    """When its condition gave no answer, newest first; each process notes it at most once a minute."""
-    return AuditEntry.objects.filter(kind=CONDITION_FAILED, subject=f"rule:{rule.pk}").order_by("-id")
+    """When its condition gave no answer, newest first; each process notes it at most once a
+    minute."""
+    return AuditEntry.objects.filter(kind=CONDITION_FAILED, subject=f"rule:{rule.pk}").order_by(
+        "-id"
+    )
 
 
 # Auto-approval in one click
@@ -177,15 +193,24 @@ def failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
 def auto_rules(*, server: Server | None = None, tool: Tool | None = None) -> list[PolicyRule]:
     """The enabled rules that let every call of exactly this tool, or server, run at once."""
     rules = PolicyRule.objects.live().filter(
-        server=server, tool=tool, agent=None, endpoint=None, expert="", condition="", outcome=Outcome.ALLOW,
+        server=server,
+        tool=tool,
+        agent=None,
+        endpoint=None,
+        expert="",
+        condition="",
+        outcome=Outcome.ALLOW,
         priority=AUTO,
-    )  # fmt: skip
+    )
     return list(rules)
 
 
 @transaction.atomic
-def auto_approve(*, actor: str, server: Server | None = None, tool: Tool | None = None) -> PolicyRule:
-    """Let every granted call of the tool, or of the whole server, run at once; rules that people wrote go first."""
+def auto_approve(
+    *, actor: str, server: Server | None = None, tool: Tool | None = None
+) -> PolicyRule:
+    """Let every granted call of the tool, or of the whole server, run at once; rules that people
+    wrote go first."""
     there = auto_rules(server=server, tool=tool)
     if there:
         return there[0]
@@ -195,7 +220,9 @@ def auto_approve(*, actor: str, server: Server | None = None, tool: Tool | None 
 
 
 @transaction.atomic
-def withdraw_auto_approval(*, actor: str, server: Server | None = None, tool: Tool | None = None) -> int:
+def withdraw_auto_approval(
+    *, actor: str, server: Server | None = None, tool: Tool | None = None
+) -> int:
     """Delete the one-click rules of the tool or server. Returns how many there were."""
     rules = auto_rules(server=server, tool=tool)
     for rule in rules:
@@ -205,9 +232,12 @@ def withdraw_auto_approval(*, actor: str, server: Server | None = None, tool: To
 
 def free_name(name: str) -> str:
     """The name, or with a number behind it that no rule has yet."""
-    taken, free, number = set(PolicyRule.objects.values_list("name", flat=True)), name, 2
+    taken = set(PolicyRule.objects.values_list("name", flat=True))
+    free = name
+    number = 2
     while free in taken:
-        free, number = f"{name} ({number})", number + 1
+        free = f"{name} ({number})"
+        number = number + 1
     return free
 
 

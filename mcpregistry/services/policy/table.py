@@ -1,7 +1,8 @@
-"""Who can call what: agents by tools on one endpoint. Each cell is worked out by what "Why?" asks, so they agree.
+"""Who can call what: agents by tools on one endpoint. Each cell is worked out by what "Why?" asks,
+so they agree.
 
-Read from one snapshot, whatever the size of the table. Arguments play no part: what rules and pins say of them is told by
-"Why?" alone.
+Read from one snapshot, whatever the size of the table. Arguments play no part: what rules and pins
+say of them is told by "Why?" alone.
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ from mcpregistry.domain.text.display import printable
 from mcpregistry.models import Agent, Endpoint, Grant, Tool
 from mcpregistry.models.tool import ToolQuerySet
 from mcpregistry.services.configuration.snapshot import load_snapshot
-from mcpregistry.services.policy.explain import CHANGING, Specs, Stage, configured, granted, specs_of
+from mcpregistry.services.policy.explain import (
+    CHANGING,
+    Specs,
+    Stage,
+    configured,
+    granted,
+    specs_of,
+)
 
 MOST_TICKS = 320  # that grants are given for at once: all of one page
 _LOOKED_AT = 200  # tools that the cause of an empty list is found among
 
 
 class Standing(StrEnum):
-    """What an agent's call of a tool comes to. Hidden: a grant or the like is missing; absent: nobody is served it."""
+    """What an agent's call of a tool comes to. Hidden: a grant or the like is missing; absent:
+    nobody is served it."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -41,8 +50,9 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``word`` is the reason in a word or two, ``why`` in a sentence with what to do. ``lacks``: who needs a grant for
-    the agent to see it ("agent", "endpoint"), empty where a grant alone does not help; ``then`` is what follows with it."""
+    """``word`` is the reason in a word or two, ``why`` in a sentence with what to do. ``lacks``:
+    who needs a grant for the agent to see it ("agent", "endpoint"), empty where a grant alone does
+    not help; ``then`` is what follows with it."""
 
     standing: Standing
     word: str
@@ -67,12 +77,14 @@ _RISKS = {
     Level.LOW: Q(read_only=True, open_world=False),
     Level.MEDIUM: (Q(read_only=True) & _ABROAD)
     | ((Q(read_only=False) | Q(read_only=None)) & Q(destructive=False, open_world=False)),
-    Level.HIGH: (Q(read_only=False) | Q(read_only=None)) & (Q(destructive=True) | Q(destructive=None) | _ABROAD),
+    Level.HIGH: (Q(read_only=False) | Q(read_only=None))
+    & (Q(destructive=True) | Q(destructive=None) | _ABROAD),
 }
 
 
 def tools_of(wanted: Wanted) -> ToolQuerySet:
-    """The tools of a table, with what its cells need of them and not their texts. Pages and REST cut their part of it."""
+    """The tools of a table, with what its cells need of them and not their texts. Pages and REST
+    cut their part of it."""
     found = Tool.offers.filter(kind=wanted.kind).select_related("server", "latest")
     if wanted.tool is not None:
         found = Tool.offers.filter(pk=wanted.tool).select_related("server", "latest")
@@ -81,7 +93,9 @@ def tools_of(wanted: Wanted) -> ToolQuerySet:
     if wanted.risk in list(Level):
         found = found.filter(_RISKS[Level(wanted.risk)])
     if wanted.search:
-        found = found.filter(Q(name__icontains=wanted.search) | Q(server__slug__icontains=wanted.search))
+        found = found.filter(
+            Q(name__icontains=wanted.search) | Q(server__slug__icontains=wanted.search)
+        )
     return found.defer("latest__body", "latest__findings_json")
 
 
@@ -90,7 +104,8 @@ class Table:
 
     def __init__(self, endpoint: Endpoint, tools: Iterable[Tool], now: datetime) -> None:
         self.endpoint = endpoint
-        self._snapshot, self._at = load_snapshot({tool.pk for tool in tools}), now.timestamp()
+        self._snapshot = load_snapshot({tool.pk for tool in tools})
+        self._at = now.timestamp()
         self._of_tool: dict[int, tuple[Stage | None, Stage]] = {}
         self._rules = {rule.id: rule.name for rule in self._snapshot.rules}
 
@@ -99,8 +114,8 @@ class Table:
         return [self.cell(agent, tool) for agent in agents]
 
     def cell(self, agent: Agent, tool: Tool) -> Cell:
-        """What the agent may do with the tool. The first thing in the way is the reason; that its server has failed, which
-        passes, is the last."""
+        """What the agent may do with the tool. The first thing in the way is the reason; that its
+        server has failed, which passes, is the last."""
         wrong, failed = self._configured(agent, tool)
         if wrong is not None:
             return Cell(Standing.ABSENT, _word_of(wrong, tool), _sentence(wrong))
@@ -113,10 +128,13 @@ class Table:
         return cell
 
     def _configured(self, agent: Agent, tool: Tool) -> tuple[Stage | None, Stage]:
-        """The first that is wrong, and whether the server is there: the same for all agents that are switched on."""
+        """The first that is wrong, and whether the server is there: the same for all agents that
+        are switched on."""
         found = self._of_tool.get(tool.pk) if agent.enabled else None
         if found is None:
-            stages = {stage.name: stage for stage in configured(agent, self.endpoint, tool.server, tool)}
+            stages = {
+                stage.name: stage for stage in configured(agent, self.endpoint, tool.server, tool)
+            }
             failed = stages.pop("availability")
             found = _first(stages.values()), failed
             if agent.enabled:
@@ -125,44 +143,70 @@ class Table:
 
     def _served(self, specs: Specs, tool: Tool) -> Cell:
         agent, endpoint, server, offer = specs
-        wrong = [stage for stage in granted(agent, endpoint, server, offer, self._at) if stage.ok is False]
+        wrong = [
+            stage
+            for stage in granted(agent, endpoint, server, offer, self._at)
+            if stage.ok is False
+        ]
         decision = decide(
-            self._snapshot.policy, Question(agent, endpoint, server, offer, {}, now=self._at, origin="http")
+            self._snapshot.policy,
+            Question(agent, endpoint, server, offer, {}, now=self._at, origin="http"),
         )
         if not wrong:
-            return Cell(Standing(decision.outcome), self._word(decision, specs), f"{_capital(decision.reason)}.")
+            return Cell(
+                Standing(decision.outcome),
+                self._word(decision, specs),
+                f"{_capital(decision.reason)}.",
+            )
         lacks = tuple(_HOLDERS[stage.name] for stage in wrong if stage.name in _HOLDERS)
         helps = len(lacks) == len(wrong)
         then = Standing(decision.outcome) if helps else None
-        return Cell(Standing.HIDDEN, _word_of(wrong[0], tool), _sentence(wrong[0]), lacks if helps else (), then)
+        return Cell(
+            Standing.HIDDEN,
+            _word_of(wrong[0], tool),
+            _sentence(wrong[0]),
+            lacks if helps else (),
+            then,
+        )
 
     def _word(self, decision: Decision, specs: Specs) -> str:
         agent, _, _, tool = specs
         if decision.failed:
             return "arguments decide"
-        if all(grant.pins or grant.uri for grant in live(about(agent.grants, tool), self._at) if covers(grant, tool)):
+        if all(
+            grant.pins or grant.uri
+            for grant in live(about(agent.grants, tool), self._at)
+            if covers(grant, tool)
+        ):
             return "pinned arguments"
         return printable(self._rules.get(decision.rule_id or 0, ""), 60) or "no rule"
 
 
 def narrowest(table: Table, pairs: Sequence[tuple[Agent, Tool]]) -> list[Grant]:
-    """Unsaved grants, each for one tool alone, that let these agents see these tools; none where there is one, or where a
-    grant does not help. The page shows them before anybody says yes. Raises Conflict where it is too much at once."""
+    """Unsaved grants, each for one tool alone, that let these agents see these tools; none where
+    there is one, or where a grant does not help. The page shows them before anybody says yes.
+    Raises Conflict where it is too much at once."""
     if len(pairs) > MOST_TICKS:
         raise Conflict(
-            f"At most {MOST_TICKS} grants can be added at once (got {len(pairs)}).", remedy="Select fewer boxes."
+            f"At most {MOST_TICKS} grants can be added at once (got {len(pairs)}).",
+            remedy="Select fewer boxes.",
         )
     found: dict[tuple[int | None, int], Grant] = {}
     for agent, tool in pairs:
         for holder in table.cell(agent, tool).lacks:
-            row = Grant(agent=agent, tool=tool) if holder == "agent" else Grant(endpoint=table.endpoint, tool=tool)
+            row = (
+                Grant(agent=agent, tool=tool)
+                if holder == "agent"
+                else Grant(endpoint=table.endpoint, tool=tool)
+            )
             found.setdefault((row.agent_id, tool.pk), row)
     return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an agent sees nothing at all; ``tool`` is one that stands for the others, to ask "Why?" about."""
+    """Why an agent sees nothing at all; ``tool`` is one that stands for the others, to ask "Why?"
+    about."""
 
     fact: str
     tool: Tool | None = None
@@ -180,10 +224,14 @@ def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
             else "The agent has no grant yet. Add a grant."
         )
     wanted = Q(pk__in=mine.values("tool")) | Q(server__in=mine.values("server"))
-    tools = list(Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT])
+    tools = list(
+        Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT]
+    )
     table = Table(endpoint, tools, now)
     cells = [(tool, table.cell(agent, tool)) for tool in tools]
-    hidden = [(tool, cell) for tool, cell in cells if cell.standing in (Standing.HIDDEN, Standing.ABSENT)]
+    hidden = [
+        (tool, cell) for tool, cell in cells if cell.standing in (Standing.HIDDEN, Standing.ABSENT)
+    ]
     if not hidden:
         return Cause(
             "The servers that the agent is granted offer nothing yet. Test the servers, so that their tools are listed."
@@ -195,10 +243,15 @@ def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
 
 _HOLDERS = {"grant": "agent", "endpoint's list": "endpoint"}
 _WORDS = {
-    "agent": "agent is disabled", "endpoint": "endpoint is disabled", "availability": "server failed",
-    "present": "no longer offered", "tool": "disabled", "capability": "capabilities", "grant": "not granted",
+    "agent": "agent is disabled",
+    "endpoint": "endpoint is disabled",
+    "availability": "server failed",
+    "present": "no longer offered",
+    "tool": "disabled",
+    "capability": "capabilities",
+    "grant": "not granted",
     "endpoint's list": "not on endpoint",
-}  # fmt: skip
+}
 _DEFINITIONS = {"quarantined": "not approved", "changed": "changed", "rejected": "rejected"}
 
 

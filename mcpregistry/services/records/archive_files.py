@@ -1,7 +1,7 @@
 """Files of archived audit entries: gzip of the lines of an export, and a last line that is signed.
 
-    {"writer": "web:1", "seq": 1, "prev": "…", "hash": "…", "key_id": "…", "body": "…"}
-    {"archive": "{…}", "key_id": "…", "hash": "…"}        how many lines, their SHA-256, how far each chain goes
+    {"writer": "web:1", "seq": 1, "prev": "…", "hash": "…", "key_id": "…", "body": "…"} {"archive":
+    "{…}", "key_id": "…", "hash": "…"}        how many lines, their SHA-256, how far each chain goes
 
 A file has its name only when it is whole, on disk, and was read again.
 """
@@ -36,15 +36,24 @@ _MOST = 100  # problems that are told of one file
 _PAGE = 500
 # What reading raises of a file that is no gzip, cut, damaged, or written by somebody to be odd.
 _UNREADABLE = (
-    OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    zlib.error,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 Ends = dict[str, tuple[int, str]]  # of each chain: the last entry, and its hash
 
 
 @dataclass(slots=True)
 class Content:
-    """What was read of a file. ``stands``: of each place that was asked for, the entry that is there."""
+    """What was read of a file. ``stands``: of each place that was asked for, the entry that is
+    there."""
 
     entries: int = 0
     ends: Ends = field(default_factory=dict)
@@ -56,11 +65,14 @@ class Content:
 
 
 def write(folder: Path, name: str, entries: Iterable[AuditEntry], now: datetime) -> Path:
-    """Write a file and have it on disk, under a name that says that it is not looked at yet. Raises OSError."""
+    """Write a file and have it on disk, under a name that says that it is not looked at yet. Raises
+    OSError."""
     part = folder / f"{name}{PART}"
     try:
         with open(part, "xb", opener=_private) as stream:
-            with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, filename="") as lines:
+            with gzip.GzipFile(
+                fileobj=stream, mode="wb", compresslevel=_LEVEL, filename=""
+            ) as lines:
                 _lines(lines, entries, now)
             stream.flush()
             os.fsync(stream.fileno())
@@ -84,13 +96,18 @@ def keep(part: Path) -> Path:
 
 
 def _lines(lines: gzip.GzipFile, entries: Iterable[AuditEntry], now: datetime) -> None:
-    digest, number, ends = hashlib.sha256(), 0, Ends()
+    digest = hashlib.sha256()
+    number = 0
+    ends = Ends()
     for entry in entries:
         line = f"{chains.line_of(entry)}\n".encode()
         digest.update(line)
         lines.write(line)
-        number, ends[entry.writer] = number + 1, (entry.seq, entry.hash)
-    body = canonical({"at": now.isoformat(), "entries": number, "digest": digest.hexdigest(), "ends": ends})
+        number = number + 1
+        ends[entry.writer] = (entry.seq, entry.hash)
+    body = canonical(
+        {"at": now.isoformat(), "entries": number, "digest": digest.hexdigest(), "ends": ends}
+    )
     key_id = newest_key()
     last = {"archive": body, "key_id": key_id, "hash": signature(key_id, "archive", body)}
     lines.write(f"{json.dumps(last)}\n".encode())
@@ -109,36 +126,53 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read(path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear: bool = False) -> Content:
-    """Read a file to its end: each entry holds, follows the one before, and the last line speaks of exactly these.
+def read(
+    path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear: bool = False
+) -> Content:
+    """Read a file to its end: each entry holds, follows the one before, and the last line speaks of
+    exactly these.
 
-    The first entry of a chain follows what ``known`` says of the one before. ``hear``: tell ``known`` of each entry.
+    The first entry of a chain follows what ``known`` says of the one before. ``hear``: tell
+    ``known`` of each entry.
     """
-    content, places, digest = Content(), {*wanted}, hashlib.sha256()
+    content = Content()
+    places = {*wanted}
+    digest = hashlib.sha256()
     try:
         with gzip.open(path) as stream:
             lines = _Lines(stream, digest)
             for entry, problems in chains.walked(lines, lambda writer: _before(lines.next, known)):
                 if problems and len(content.problems) < _MOST:
-                    content.problems += [f"{path.name}: {entry.writer} #{entry.seq}: {problem}" for problem in problems]
-                content.entries, content.ends[entry.writer] = content.entries + 1, (entry.seq, entry.hash)
+                    content.problems += [
+                        f"{path.name}: {entry.writer} #{entry.seq}: {problem}"
+                        for problem in problems
+                    ]
+                content.entries = content.entries + 1
+                content.ends[entry.writer] = (entry.seq, entry.hash)
                 if (entry.writer, entry.seq) in places:
-                    content.stands[entry.writer, entry.seq] = Stand(entry.seq, entry.hash, entry.key_id)
+                    content.stands[entry.writer, entry.seq] = Stand(
+                        entry.seq, entry.hash, entry.key_id
+                    )
                 if hear and not problems:
                     known.hear(entry.writer, entry.seq, entry.hash)
             content.problems += [
-                f"{path.name} {problem}." for problem in _last(lines.last, content, digest.hexdigest())
+                f"{path.name} {problem}."
+                for problem in _last(lines.last, content, digest.hexdigest())
             ]
     except _UNREADABLE as error:
-        content.problems.append(f"{path.name} is not a complete archive of an audit log ({type(error).__name__}).")
+        content.problems.append(
+            f"{path.name} is not a complete archive of an audit log ({type(error).__name__})."
+        )
     return content
 
 
 class _Lines:
-    """The entries of a file, and what its last line says; ``next`` is the entry that was just read."""
+    """The entries of a file, and what its last line says; ``next`` is the entry that was just
+    read."""
 
     def __init__(self, stream: gzip.GzipFile, digest: Any) -> None:
-        self._stream, self._digest = stream, digest
+        self._stream = stream
+        self._digest = digest
         self.next: AuditEntry
         self.last: Mapping[str, Any] = {}
 
@@ -159,14 +193,22 @@ def _entry(said: Mapping[str, Any]) -> AuditEntry:
     """An entry from its line: the other columns are what its text says, which the hash covers."""
     body = json.loads(said["body"])
     return AuditEntry(
-        writer=said["writer"], seq=int(said["seq"]), prev=said["prev"], hash=said["hash"], key_id=said["key_id"],
-        body=said["body"], at=datetime.fromisoformat(body["at"]), kind=body["kind"],
-        actor=plain(body["actor"], 150), subject=plain(body["subject"], 200),
-    )  # fmt: skip
+        writer=said["writer"],
+        seq=int(said["seq"]),
+        prev=said["prev"],
+        hash=said["hash"],
+        key_id=said["key_id"],
+        body=said["body"],
+        at=datetime.fromisoformat(body["at"]),
+        kind=body["kind"],
+        actor=plain(body["actor"], 150),
+        subject=plain(body["subject"], 200),
+    )
 
 
 def _before(first: AuditEntry, known: Archives) -> Stand:
-    """Where the chain stood ahead of its first entry in a file, as records say; else that entry's own word."""
+    """Where the chain stood ahead of its first entry in a file, as records say; else that entry's
+    own word."""
     if first.seq == 1:
         return Stand()
     return known.ends.get((first.writer, first.seq - 1), Stand(first.seq - 1, first.prev))
@@ -193,15 +235,19 @@ def _last(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[st
 
 
 def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
-    """One sentence for whatever is wrong with these files, or folders of them, and for each file that is missing.
+    """One sentence for whatever is wrong with these files, or folders of them, and for each file
+    that is missing.
 
-    ``known`` hears of each entry. Raises ConfigInvalid for a place that is not there or cannot be read.
+    ``known`` hears of each entry. Raises ConfigInvalid for a place that is not there or cannot be
+    read.
     """
     by_digest: dict[str, list[AuditArchive]] = {}
     for record in known.records:
         by_digest.setdefault(record.digest, []).append(record)
     digests = {record.file: record.digest for record in known.records}
-    read_already, replaced, ends = set[str](), set[str](), list[tuple[str, Ends]]()
+    read_already = set[str]()
+    replaced = set[str]()
+    ends = list[tuple[str, Ends]]()
     for path in found(places):
         digest = _digest(path)
         if digests.get(path.name, digest) != digest:
@@ -222,7 +268,8 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
 
 
 def found(places: Iterable[str]) -> Iterator[Path]:
-    """The files of these places: a file itself, of a folder those that are named as archives are."""
+    """The files of these places: a file itself, of a folder those that are named as archives
+    are."""
     for place in map(Path, places):
         if place.is_dir():
             yield from sorted(place.glob(PATTERN))
@@ -230,7 +277,8 @@ def found(places: Iterable[str]) -> Iterator[Path]:
             yield place
         else:
             raise ConfigInvalid(
-                f"{place} does not exist.", remedy="Enter an archive file, or a folder with archive files."
+                f"{place} does not exist.",
+                remedy="Enter an archive file, or a folder with archive files.",
             )
 
 
@@ -239,7 +287,8 @@ def _digest(path: Path) -> str:
         return digest_of(path)
     except OSError as error:
         raise ConfigInvalid(
-            f"{path} cannot be read: {error.strerror}.", remedy="Run the command as a user that can read the file."
+            f"{path} cannot be read: {error.strerror}.",
+            remedy="Run the command as a user that can read the file.",
         ) from error
 
 
@@ -255,7 +304,8 @@ def _others(name: str, content: Content, records: Iterable[AuditArchive]) -> Ite
 
 
 def _gone(name: str, ends: Ends, known: Archives) -> Iterator[str]:
-    """Entries of a file that no record names are elsewhere, too: a run was broken off, or the database was put back."""
+    """Entries of a file that no record names are elsewhere, too: a run was broken off, or the
+    database was put back."""
     told = iter(ends.items())
     while page := list(islice(told, _PAGE)):
         there = chains.hashes((writer, seq) for writer, (seq, _) in page)

@@ -1,7 +1,8 @@
-"""What the database knows of the audit log's archives: where each chain begins that no longer begins with its first entry.
+"""What the database knows of the audit log's archives: where each chain begins that no longer
+begins with its first entry.
 
-The records are signed and chained as seals are. One that does not hold counts for nothing, so that what it would
-excuse is missing. ``archive_files`` reads the files, ``archiving`` makes them.
+The records are signed and chained as seals are. One that does not hold counts for nothing, so that
+what it would excuse is missing. ``archive_files`` reads the files, ``archiving`` makes them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Archives:
         self._stands: dict[str, Stand] = {}
         self._newest: int | None = None
         self._read: dict[str, bytearray] = {}  # hashes of the entries whose files were read
-        number, head = 0, GENESIS
+        number = 0
+        head = GENESIS
         for record in records:
             problem = _problem(record, number, head) or self._out_of_place(record)
             number = record.number
@@ -49,7 +51,8 @@ class Archives:
                 self._take(record)
 
     def stale(self) -> bool:
-        """Whether entries were archived since this was read: what was looked at meanwhile may have been both here and there."""
+        """Whether entries were archived since this was read: what was looked at meanwhile may have
+        been both here and there."""
         newest = AuditArchive.objects.order_by("-number").values_list("number", flat=True).first()
         return newest != self._newest
 
@@ -74,7 +77,8 @@ class Archives:
         hashes[(seq - 1) * _DIGEST : seq * _DIGEST] = bytes.fromhex(head)
 
     def holds(self, writer: str, seq: int, head: str) -> bool:
-        """Whether this very entry is in an archive. Of files that were not read, their ends are known alone."""
+        """Whether this very entry is in an archive. Of files that were not read, their ends are
+        known alone."""
         if seq > self.stand(writer).seq:
             return False
         known = self._read.get(writer, b"")[(seq - 1) * _DIGEST : seq * _DIGEST]
@@ -95,7 +99,9 @@ class Archives:
             if self._read
             else "which were not read. To read them, add --archive with their folder."
         )
-        return f"{entries:,} entries of {len(self._stands):,} chains are in archives ({named}), {read}"
+        return (
+            f"{entries:,} entries of {len(self._stands):,} chains are in archives ({named}), {read}"
+        )
 
     def _out_of_place(self, record: AuditArchive) -> str:
         if record.from_seq != self.stand(record.writer).seq + 1 or record.to_seq < record.from_seq:

@@ -1,9 +1,10 @@
 """Moving old entries of the audit log into files: ``manage.py audit archive``.
 
-A file is written, put on disk and read again; then, some thousand entries at a time, one transaction adds the records
-that say so, removes the entries and tells it in the log. Killed anywhere, every entry is in the database or in a file
-with its name, and the next run goes on. Taken is a beginning of a chain: what is verified, sealed and old, up to the
-first entry of a call whose record is still there; never a chain's last entry.
+A file is written, put on disk and read again; then, some thousand entries at a time, one
+transaction adds the records that say so, removes the entries and tells it in the log. Killed
+anywhere, every entry is in the database or in a file with its name, and the next run goes on. Taken
+is a beginning of a chain: what is verified, sealed and old, up to the first entry of a call whose
+record is still there; never a chain's last entry.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from mcpregistry.failpoints import failpoint
 from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.signing import newest_key
-from mcpregistry.services.records import archive_files, archives, audit, bound, bound_permits, chains, verification
+from mcpregistry.services.records import (
+    archive_files,
+    archives,
+    audit,
+    bound,
+    bound_permits,
+    chains,
+    verification,
+)
 from mcpregistry.services.records.archives import Archives, Stand
 
 LEAST = timedelta(days=7)
@@ -63,14 +72,19 @@ class Moved:
     files: tuple[Path, ...] = ()
 
 
-def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry_run: bool = False) -> Moved:
-    """Move what is older into files in the folder. Returns how much that was; with ``dry_run``, how much it would be.
+def archive(
+    now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry_run: bool = False
+) -> Moved:
+    """Move what is older into files in the folder. Returns how much that was; with ``dry_run``, how
+    much it would be.
 
-    Raises Conflict where the log does not hold or somebody else archives, ConfigInvalid where the folder takes no file.
+    Raises Conflict where the log does not hold or somebody else archives, ConfigInvalid where the
+    folder takes no file.
     """
     if older_than < LEAST:
         raise ConfigInvalid(
-            f"Entries younger than {LEAST.days} days cannot be archived.", remedy=f"Use {LEAST.days}d or more."
+            f"Entries younger than {LEAST.days} days cannot be archived.",
+            remedy=f"Use {LEAST.days}d or more.",
         )
     if dry_run:
         return _sum(plan(now, older_than))
@@ -78,7 +92,9 @@ def archive(now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry
         runs = plan(now, older_than)
         if runs:
             _forgotten_said_again()
-        paths, total, done = list[Path](), _sum(runs).entries, 0
+        paths = list[Path]()
+        total = _sum(runs).entries
+        done = 0
         for batches in _files(runs):
             say(f"Writing and verifying {_entries_of(batches):,} entries")
             file = _file(folder, batches, now)
@@ -103,17 +119,20 @@ def _sum(runs: Sequence[Run]) -> Moved:
 
 
 def plan(now: datetime, older_than: timedelta) -> list[Run]:
-    """Of each chain what may be archived, if anything. Verifies the log first; raises Conflict where it does not hold."""
+    """Of each chain what may be archived, if anything. Verifies the log first; raises Conflict
+    where it does not hold."""
     report = verification.verify(now)
     if report.problems:
         raise Conflict(
             f"The audit log has been changed: {report.problems[0].rstrip('.')}.",
             remedy="Run `manage.py audit verify --full` to find the cause. Nothing was moved.",
         )
-    state, known = verification.noted()[0], archives.read()
+    state = verification.noted()[0]
+    known = archives.read()
     found = []
     for writer, stand in sorted(state.stands.items()):
-        first, upto = known.stand(writer).seq + 1, min(stand.seq, state.sealed.get(writer, 0))
+        first = known.stand(writer).seq + 1
+        upto = min(stand.seq, state.sealed.get(writer, 0))
         last = _last_to_go(writer, first, upto, before=now - older_than, now=now)
         if last >= first:
             found.append(Run(writer, first, last))
@@ -128,7 +147,9 @@ def _last_to_go(writer: str, first: int, upto: int, *, before: datetime, now: da
     permit = bound_permits.entries_of_live_permits(now)
     stays = Q(at__gte=before) | Q(subject__startswith="call:") & Exists(call)
     kept_for = stays | Q(subject__startswith="permit:") & permit
-    kept = rows.filter(kept_for, seq__gte=first, seq__lte=upto).values_list("seq", flat=True).first()
+    kept = (
+        rows.filter(kept_for, seq__gte=first, seq__lte=upto).values_list("seq", flat=True).first()
+    )
     newest = rows.values_list("seq", flat=True).last() or 0
     return min(upto, newest - 1, upto if kept is None else kept - 1)
 
@@ -137,7 +158,10 @@ def _forgotten_said_again() -> None:
     """Until when retention has taken calls away must be in an entry that stays."""
     told = bound.Forgotten()
     if told.calls.year > 1:
-        said = {"calls_before": told.calls.isoformat(), "payloads_before": told.payloads.isoformat()}
+        said = {
+            "calls_before": told.calls.isoformat(),
+            "payloads_before": told.payloads.isoformat(),
+        }
         audit.record(kind="calls.forgotten", actor="archive", subject=bound.FORGOTTEN, **said)
 
 
@@ -149,16 +173,19 @@ def _files(runs: Iterable[Run]) -> Iterator[list[list[Run]]]:
 
 
 def _batches(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    batch, room = list[Run](), BATCH
+    batch = list[Run]()
+    room = BATCH
     for run in runs:
         first = run.first
         while first <= run.last:
             part = Run(run.writer, first, min(run.last, first + room - 1))
             batch.append(part)
-            first, room = part.last + 1, room - part.entries
+            first = part.last + 1
+            room = room - part.entries
             if not room:
                 yield batch
-                batch, room = [], BATCH
+                batch = []
+                room = BATCH
     if batch:
         yield batch
 
@@ -176,7 +203,8 @@ class _File:
 
 
 def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
-    """These runs in a file that is on disk and was read again. Raises Conflict where an entry does not hold."""
+    """These runs in a file that is on disk and was read again. Raises Conflict where an entry does
+    not hold."""
     known = archives.read()
     name = f"audit-{len(known.records) + 1:06d}-{now:%Y%m%dT%H%M%S.%f}Z.jsonl.gz"
     runs = [run for batch in batches for run in batch]
@@ -196,7 +224,8 @@ def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
 
 def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str, int], Stand]:
     content = archive_files.read(part, known, [(run.writer, run.last) for run in runs])
-    entries, wrong = sum(run.entries for run in runs), content.problems
+    entries = sum(run.entries for run in runs)
+    wrong = content.problems
     if not wrong and (content.entries != entries or len(content.stands) != len(runs)):
         wrong = [f"{entries:,} entries were written, but {content.entries:,} were read"]
     if wrong:
@@ -209,7 +238,8 @@ def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str,
 
 
 def _entries(runs: Iterable[Run], known: Archives) -> Iterator[AuditEntry]:
-    """The entries of these runs, each looked at: what does not hold, or whose call was taken by hand, is not archived."""
+    """The entries of these runs, each looked at: what does not hold, or whose call was taken by
+    hand, is not archived."""
     forgotten = bound.Forgotten()
     walked = chains.walked(_rows(runs), known.stand)
     while page := list(islice(walked, _PAGE)):
@@ -231,26 +261,35 @@ def _of(run: Run) -> QuerySet[AuditEntry]:
 
 
 def _broken(problem: str) -> Conflict:
-    return Conflict(f"{problem}.", remedy=f"Run `manage.py audit verify --full` to find the cause. {_WHOLE}")
+    return Conflict(
+        f"{problem}.", remedy=f"Run `manage.py audit verify --full` to find the cause. {_WHOLE}"
+    )
 
 
 # Out of the database
 
 
 def _move(batch: Sequence[Run], file: _File, now: datetime) -> None:
-    """Record that these runs are in the file, remove them, and tell it in the log; or nothing of it."""
+    """Record that these runs are in the file, remove them, and tell it in the log; or nothing of
+    it."""
     try:
         with transaction.atomic():
             records = _records(batch, file, now)
             AuditArchive.objects.bulk_create(records)
             failpoint("archive_recorded")
-            # All of them must still be there; had another run taken the same ones, its records would be in the way.
+            # All of them must still be there; had another run taken the same ones, its records
+            # would be in the way.
             for run in batch:
                 if _of(run).delete()[0] != run.entries:
                     raise _somebody_else()
-            said = {"entries": sum(run.entries for run in batch), "records": [records[0].number, records[-1].number]}
+            said = {
+                "entries": sum(run.entries for run in batch),
+                "records": [records[0].number, records[-1].number],
+            }
             subject = f"file:{file.path.name}"
-            audit.record(kind="audit.archived", actor="archive", subject=subject, digest=file.digest, **said)
+            audit.record(
+                kind="audit.archived", actor="archive", subject=subject, digest=file.digest, **said
+            )
     except IntegrityError as error:
         raise _somebody_else() from error
 
@@ -260,11 +299,21 @@ def _records(batch: Sequence[Run], file: _File, now: datetime) -> list[AuditArch
     number, prev = (last.number, last.hash) if last else (0, GENESIS)
     made = []
     for run in batch:
-        stand, number = file.stands[run.writer, run.last], number + 1
+        stand = file.stands[run.writer, run.last]
+        number = number + 1
         record = AuditArchive(
-            number=number, at=now, writer=run.writer, from_seq=run.first, to_seq=run.last, head=stand.head,
-            head_key=stand.key_id, file=file.path.name, digest=file.digest, prev=prev, key_id=newest_key(),
-        )  # fmt: skip
+            number=number,
+            at=now,
+            writer=run.writer,
+            from_seq=run.first,
+            to_seq=run.last,
+            head=stand.head,
+            head_key=stand.key_id,
+            file=file.path.name,
+            digest=file.digest,
+            prev=prev,
+            key_id=newest_key(),
+        )
         made.append(archives.sign(record))
         prev = record.hash
     return made

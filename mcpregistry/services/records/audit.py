@@ -1,7 +1,7 @@
 """The audit log's second kind of writer: configuration facts, in the caller's transaction.
 
-Configuration changes of all processes share one chain, ``configuration``; they are rare, so a lock is cheap. Calls are
-chained per process by the recorder (``calls.recording.recorder``).
+Configuration changes of all processes share one chain, ``configuration``; they are rare, so a lock
+is cheap. Calls are chained per process by the recorder (``calls.recording.recorder``).
 """
 
 from __future__ import annotations
@@ -66,8 +66,11 @@ class Chain:
     head: str = GENESIS
 
     def extended(self, facts: Iterable[Fact], at: datetime) -> tuple[Chain, list[Entry]]:
-        """The entries that say these facts, in order, and the chain after them; nothing is written."""
-        chain, entries, key_id = self, [], newest_key()
+        """The entries that say these facts, in order, and the chain after them; nothing is
+        written."""
+        chain = self
+        entries = []
+        key_id = newest_key()
         for fact in facts:
             entries.append(_entry(chain, at, fact, key_id))
             chain = Chain(self.writer, chain.seq + 1, entries[-1].hash)
@@ -75,16 +78,20 @@ class Chain:
 
 
 def _entry(chain: Chain, at: datetime, fact: Fact, key_id: str) -> Entry:
-    seq, prev = chain.seq + 1, chain.head
+    seq = chain.seq + 1
+    prev = chain.head
     named = {"writer": chain.writer, "seq": seq, "at": at.isoformat(), "kind": fact.kind}
     body = stored(named | {"actor": fact.actor, "subject": fact.subject} | dict(fact.facts))
-    actor, subject, signed = plain(fact.actor, 150), plain(fact.subject, 200), entry_hash(prev, body, key_id)
+    actor = plain(fact.actor, 150)
+    subject = plain(fact.subject, 200)
+    signed = entry_hash(prev, body, key_id)
     return Entry(chain.writer, seq, at, fact.kind, actor, subject, body, prev, signed, key_id)
 
 
 def values(entry: Entry) -> Sequence[Any]:
     """For ``INSERT``, which the recorder uses, as the database takes them."""
-    return entry._replace(at=moment(entry.at))  # type: ignore[arg-type]  # SQLite's moments are text
+    # SQLite's moments are text
+    return entry._replace(at=moment(entry.at))  # type: ignore[arg-type]
 
 
 def record(*, kind: str, actor: str, subject: str, **facts: object) -> None:
@@ -103,9 +110,11 @@ def append(fact: Fact) -> None:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """What is recorded inside is added at its end, in order, by one look at the chain; for verbs that record much.
+    """What is recorded inside is added at its end, in order, by one look at the chain; for verbs
+    that record much.
 
-    Inside a transaction that holds or fails as a whole: what only an inner part took back would be told all the same.
+    Inside a transaction that holds or fails as a whole: what only an inner part took back would be
+    told all the same.
     """
     if _gathered.get() is not None:
         yield
@@ -122,7 +131,8 @@ def together() -> Iterator[None]:
 
 @transaction.atomic
 def _write(facts: Sequence[Fact]) -> None:
-    # One after another: two entries with the same predecessor would fork the chain. SQLite has one writer anyway.
+    # One after another: two entries with the same predecessor would fork the chain. SQLite has one
+    # writer anyway.
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])

@@ -1,8 +1,10 @@
-"""What the audit log says of the records beside it: digests, so that a finished call or a vote cannot be changed unnoticed.
+"""What the audit log says of the records beside it: digests, so that a finished call or a vote
+cannot be changed unnoticed.
 
-An entry that begins a call has the digest of who asked what, of the arguments and of the reason; one that ends it those
-of the end and of the answer. A call that has begun fits if its entries have said so. Of several ends, those that
-correct a supposed one replace it. For what else entries say of held calls see ``bound_approvals``.
+An entry that begins a call has the digest of who asked what, of the arguments and of the reason;
+one that ends it those of the end and of the answer. A call that has begun fits if its entries have
+said so. Of several ends, those that correct a supposed one replace it. For what else entries say of
+held calls see ``bound_approvals``.
 """
 
 from __future__ import annotations
@@ -26,13 +28,38 @@ CORRECTED = "call.corrected"  # the kind of the entry with an end that replaces 
 FORGOTTEN = "retention"  # the subject of the entries that say what retention has taken away
 SLACK = timedelta(hours=1)  # what an entry is about may be that much older than the entry, at most
 _ASKED = (
-    "id", "agent_slug", "endpoint_slug", "server_slug", "server_revision", "tool_name", "exposed_name",
-    "definition_hash", "outcome", "origin", "host_name", "requester", "requester_id", "request_id",
-)  # fmt: skip
+    "id",
+    "agent_slug",
+    "endpoint_slug",
+    "server_slug",
+    "server_revision",
+    "tool_name",
+    "exposed_name",
+    "definition_hash",
+    "outcome",
+    "origin",
+    "host_name",
+    "requester",
+    "requester_id",
+    "request_id",
+)
 _READ = (
-    *_ASKED, "received_at", "binding", "arguments", "reason", "state", "error_code", "result", "result_bytes",
-    "finished_at", "duration_ms", "warning", "conversation_id", "writer", "dispatched_at",
-)  # fmt: skip
+    *_ASKED,
+    "received_at",
+    "binding",
+    "arguments",
+    "reason",
+    "state",
+    "error_code",
+    "result",
+    "result_bytes",
+    "finished_at",
+    "duration_ms",
+    "warning",
+    "conversation_id",
+    "writer",
+    "dispatched_at",
+)
 _TRIES = 10  # while a call moves on as it is looked at
 
 
@@ -45,7 +72,8 @@ def of_begin(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def of_question(request: ApprovalRequest) -> dict[str, object]:
-    """Facts of a held call and its request. Which process sends the call, and when, is not known yet."""
+    """Facts of a held call and its request. Which process sends the call, and when, is not known
+    yet."""
     row = vars(request.call)
     begun = {"question": digest(*_asked(row)), "sent": digest(*_sent(row))} | _payload(row)
     return begun | bound_approvals.of_question(request)
@@ -57,7 +85,8 @@ def of_claim(dispatched_at: datetime, writer: str) -> dict[str, str]:
 
 
 def of_end(end: Mapping[str, Any], text: str, length: int) -> dict[str, str]:
-    """Facts of the columns that an end sets, with its answer as it is stored. Without a new reason the old one stays."""
+    """Facts of the columns that an end sets, with its answer as it is stored. Without a new reason
+    the old one stays."""
     signed = {"end": _end(end, length), "result": digest(text)}
     return signed | {"reason": digest(end["reason"])} if end["reason"] else signed
 
@@ -77,7 +106,13 @@ def _sent(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _end(end: Mapping[str, Any], length: int) -> str:
     took = end["duration_ms"]
-    words = (end["state"], end["error_code"], end["warning"], str(length), moment_text(end["finished_at"]))
+    words = (
+        end["state"],
+        end["error_code"],
+        end["warning"],
+        str(length),
+        moment_text(end["finished_at"]),
+    )
     return digest(*words, "" if took is None else repr(float(took)))
 
 
@@ -90,7 +125,8 @@ class _CallEntries:
 
     first: datetime
     digests: dict[str, set[str]] = field(default_factory=dict)  # of each kind of digest
-    sent: str = ""  # the digest of the time of sending; the claim of a held call replaces that of the question
+    # the digest of the time of sending; the claim of a held call replaces that of the question
+    sent: str = ""
     ends: list[Mapping[str, str]] = field(default_factory=list)
     corrections: list[Mapping[str, str]] = field(default_factory=list)
     is_held: bool = False
@@ -125,7 +161,8 @@ class _CallEntries:
 
 
 class Forgotten:
-    """Until when retention has taken records and payloads away, as the log says; ``nothing``: without a look at it."""
+    """Until when retention has taken records and payloads away, as the log says; ``nothing``:
+    without a look at it."""
 
     def __init__(self, *, nothing: bool = False) -> None:
         self.calls = datetime.min.replace(tzinfo=UTC)
@@ -145,7 +182,9 @@ class Forgotten:
 
 def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str]:
     """One sentence for each record that these entries are about and that says something else."""
-    found_entries = {call: signed for call, signed in _group_by_call(entries).items() if signed.binds}
+    found_entries = {
+        call: signed for call, signed in _group_by_call(entries).items() if signed.binds
+    }
     if not found_entries:
         return
     rows = Invocation.objects.only(*_READ).in_bulk([*found_entries])
@@ -169,8 +208,10 @@ def _group_by_call(entries: Iterable[AuditEntry]) -> dict[str, _CallEntries]:
 
 
 def misfits_of(call: str, forgotten: Forgotten) -> list[str]:
-    """Return what is wrong with one call. Its entries are read before and after its rows, so that neither is older."""
-    entries, found = _entries_of(call), list[str]()
+    """Return what is wrong with one call. Its entries are read before and after its rows, so that
+    neither is older."""
+    entries = _entries_of(call)
+    found = list[str]()
     for _ in range(_TRIES):
         signed = _group_by_call(entries).get(call)
         row = Invocation.objects.only(*_READ).filter(pk=call).first()
@@ -179,7 +220,8 @@ def misfits_of(call: str, forgotten: Forgotten) -> list[str]:
             found += _held_misfits(call, entries, forgotten)
         if not found:
             break
-        before, entries = entries, _entries_of(call)
+        before = entries
+        entries = _entries_of(call)
         if [each.pk for each in before] == [each.pk for each in entries]:
             break
     return found
@@ -199,31 +241,42 @@ def _held_misfits(call: str, entries: Sequence[AuditEntry], forgotten: Forgotten
     except (KeyError, ValueError, TypeError, RecursionError):
         return []  # an entry does not fit its signature, which the chain reports
     erased = request.call.received_at < forgotten.payloads
-    found = bound_approvals.find_differences(request, signed, list(request.votes.all()), erased=erased)
+    found = bound_approvals.find_differences(
+        request, signed, list(request.votes.all()), erased=erased
+    )
     return [*found, *_kept_answer(request)]
 
 
 def _kept_answer(request: ApprovalRequest) -> Iterator[str]:
-    """The answer that is kept for its caller begins as the one in the record, which is cut if it is long."""
-    kept, recorded = request.result, request.call.result
+    """The answer that is kept for its caller begins as the one in the record, which is cut if it is
+    long."""
+    kept = request.result
+    recorded = request.call.result
     if (
         kept
         and recorded
-        and (len(kept) != request.call.result_bytes or not kept.startswith(recorded.removesuffix("…")))
+        and (
+            len(kept) != request.call.result_bytes
+            or not kept.startswith(recorded.removesuffix("…"))
+        )
     ):
         yield "the answer that is stored for its caller was changed"
 
 
 def _misfits(signed: _CallEntries, row: Invocation | None, forgotten: Forgotten) -> Iterator[str]:
     if row is None:
-        # Entries are archived after their call is gone, in some chains sooner than in others: what is left of it does
-        # not say when it began. Whether it may be gone was looked at when its beginning was archived.
+        # Entries are archived after their call is gone, in some chains sooner than in others: what
+        # is left of it does not say when it began. Whether it may be gone was looked at when its
+        # beginning was archived.
         if signed.first >= forgotten.calls + SLACK and (signed.begun or not forgotten.archived):
             yield "its record is missing, and retention has not deleted it"
         return
     columns = {name: getattr(row, name) for name in _READ}
-    asked, sent = _asked(columns), _sent(columns)
-    if _differs(signed, "row", digest(*asked, *sent)) or _differs(signed, "question", digest(*asked)):
+    asked = _asked(columns)
+    sent = _sent(columns)
+    if _differs(signed, "row", digest(*asked, *sent)) or _differs(
+        signed, "question", digest(*asked)
+    ):
         yield "its requester or its request was changed"
     if signed.sent and digest(*sent) != signed.sent:
         yield "the time or the process of its sending was changed"
@@ -262,7 +315,11 @@ def _end_misfits(
     if reasons and digest(row.reason) not in reasons:
         yield "its reason was changed"
     results = {end["result"] for end in fitting}
-    if results and digest(row.result) not in results and (row.result or row.received_at >= forgotten.payloads):
+    if (
+        results
+        and digest(row.result) not in results
+        and (row.result or row.received_at >= forgotten.payloads)
+    ):
         yield "its result was changed" if row.result else "its result is missing"
 
 
@@ -270,19 +327,27 @@ def _end_misfits(
 
 
 def find_contradictions(request: ApprovalRequest, votes: Sequence[ApprovalVote]) -> list[str]:
-    """Why the log does not prove that this held call, as it was read, was asked about and approved; one query.
+    """Why the log does not prove that this held call, as it was read, was asked about and approved;
+    one query.
 
-    Whoever can write to the database, and has no key, can invent votes and terms, but no entries. An entry of a call
-    that was sent, or has ended, is a contradiction too: an approval is for one call.
+    Whoever can write to the database, and has no key, can invent votes and terms, but no entries.
+    An entry of a call that was sent, or has ended, is a contradiction too: an approval is for one
+    call.
     """
     entries = _entries_of(request.call_id)
-    wrong = [f"entry {each.seq} of {each.writer}: {problem}" for each in entries if (problem := entry_problem(each))]
+    wrong = [
+        f"entry {each.seq} of {each.writer}: {problem}"
+        for each in entries
+        if (problem := entry_problem(each))
+    ]
     if wrong:
         return wrong
     signed = _group_by_call(entries).get(request.call_id)
     if signed is None:
         return ["it has no audit entry about an approval request"]
-    is_over = signed.ends or signed.corrections or any(each.kind == "call.dispatched" for each in entries)
+    is_over = (
+        signed.ends or signed.corrections or any(each.kind == "call.dispatched" for each in entries)
+    )
     found = ["it was already sent, or has ended"] if is_over else []
     found += _misfits(signed, request.call, Forgotten(nothing=True))
     return [*found, *bound_approvals.find_differences(request, SignedApproval.read(entries), votes)]

@@ -1,7 +1,9 @@
-"""Compares held calls with what the audit log says of them: the question, the votes, and the approval.
+"""Compares held calls with what the audit log says of them: the question, the votes, and the
+approval.
 
-The entry ``call.pending`` has the terms on which people are asked, ``approval.vote`` the digest of each vote,
-``approval.edited`` that of the arguments which run instead, ``call.approved`` until when the call may run.
+The entry ``call.pending`` has the terms on which people are asked, ``approval.vote`` the digest of
+each vote, ``approval.edited`` that of the arguments which run instead, ``call.approved`` until when
+the call may run.
 """
 
 from __future__ import annotations
@@ -19,10 +21,22 @@ from mcpregistry.domain.text.canonical import digest
 from mcpregistry.models.approval import ApprovalRequest, ApprovalVote
 from mcpregistry.models.audit import AuditEntry
 
-QUESTION, VOTE, EDIT, APPROVAL = "call.pending", "approval.vote", "approval.edited", "call.approved"
+QUESTION = "call.pending"
+VOTE = "approval.vote"
+EDIT = "approval.edited"
+APPROVAL = "call.approved"
 KINDS = frozenset({QUESTION, VOTE, EDIT, APPROVAL})
 # States of a held call that only an approval leads to.
-APPROVED = frozenset({State.READY, State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN})
+APPROVED = frozenset(
+    {
+        State.READY,
+        State.DISPATCHED,
+        State.SUCCEEDED,
+        State.TOOL_ERROR,
+        State.NOT_SENT,
+        State.UNKNOWN,
+    }
+)
 _VOTE = ("name", "approve", "reason", "arguments_hash", "via", "at")
 # The columns of a request that never change, each with the words for it.
 _TERMS = {
@@ -62,8 +76,15 @@ def of_question(request: ApprovalRequest) -> dict[str, object]:
 
 
 def of_vote(vote: Mapping[str, Any], voter: int | None) -> dict[str, Any]:
-    """Facts of the entry of a vote. The account is not part of the digest, because a vote outlives it."""
-    words = (vote["name"], str(vote["approve"]), vote["reason"], vote["arguments_hash"], vote["via"])
+    """Facts of the entry of a vote. The account is not part of the digest, because a vote outlives
+    it."""
+    words = (
+        vote["name"],
+        str(vote["approve"]),
+        vote["reason"],
+        vote["arguments_hash"],
+        vote["via"],
+    )
     return {"vote": digest(*words, moment_text(vote["at"])), "voter": voter}
 
 
@@ -81,7 +102,8 @@ def of_approval(request: ApprovalRequest) -> dict[str, object]:
 
 @dataclass(slots=True)
 class SignedApproval:
-    """What the entries of one call say of its approval. Edits and votes stand in the order in which they were written."""
+    """What the entries of one call say of its approval. Edits and votes stand in the order in which
+    they were written."""
 
     question: Mapping[str, Any] | None = None
     approval: Mapping[str, Any] | None = None
@@ -105,11 +127,14 @@ class SignedApproval:
             elif entry.kind == EDIT:
                 signed.edits.append({name: body[name] for name in ("binding", "arguments")})
             else:
-                signed.votes.append({name: body[name] for name in ("vote", "voter", "approve", "arguments")})
+                signed.votes.append(
+                    {name: body[name] for name in ("vote", "voter", "approve", "arguments")}
+                )
         return signed
 
     def cast(self) -> list[Mapping[str, Any]]:
-        """The votes that stand: of each account the last one, and all of hosts whose agent has no owner."""
+        """The votes that stand: of each account the last one, and all of hosts whose agent has no
+        owner."""
         last = {vote["voter"]: vote for vote in self.votes if vote["voter"] is not None}
         return [*last.values(), *(vote for vote in self.votes if vote["voter"] is None)]
 
@@ -120,9 +145,14 @@ class SignedApproval:
 
 
 def find_differences(
-    request: ApprovalRequest, signed: SignedApproval, votes: Sequence[ApprovalVote], *, erased: bool = False
+    request: ApprovalRequest,
+    signed: SignedApproval,
+    votes: Sequence[ApprovalVote],
+    *,
+    erased: bool = False,
 ) -> Iterator[str]:
-    """One sentence for each thing in which the request, its votes or its call differ from the entries.
+    """One sentence for each thing in which the request, its votes or its call differ from the
+    entries.
 
     ``erased``: retention may have emptied the arguments and the words of the agent.
     """
@@ -162,7 +192,9 @@ def _votes(cast: Iterable[Mapping[str, Any]], votes: Sequence[ApprovalVote]) -> 
         yield "one of its votes is missing"
 
 
-def _entry_of(vote: ApprovalVote, left: Sequence[tuple[int | None, str]]) -> tuple[int | None, str] | None:
+def _entry_of(
+    vote: ApprovalVote, left: Sequence[tuple[int | None, str]]
+) -> tuple[int | None, str] | None:
     """The entry that this row is: of the same account, or of one that was deleted since."""
     word = of_vote({name: getattr(vote, name) for name in _VOTE}, None)["vote"]
     if (vote.user_id, word) in left:
@@ -178,7 +210,8 @@ def _is_deleted(model: type[Group | User], key: int | None) -> bool:
 
 
 def _approval(request: ApprovalRequest, signed: SignedApproval) -> Iterator[str]:
-    state, approval = State(request.call.state), signed.approval
+    state = State(request.call.state)
+    approval = signed.approval
     if state is State.PENDING and approval is not None:
         yield "it was approved, but its record is still waiting"
     if state not in APPROVED:
@@ -190,7 +223,11 @@ def _approval(request: ApprovalRequest, signed: SignedApproval) -> Iterator[str]
         yield "it was changed after it was approved"
     if any(approval.get(name) != value for name, value in of_approval(request).items()):
         yield "the time, the reason or the expiry of the decision was changed"
-    agreeing = [vote for vote in signed.cast() if vote["approve"] and vote["arguments"] == signed.latest("arguments")]
+    agreeing = [
+        vote
+        for vote in signed.cast()
+        if vote["approve"] and vote["arguments"] == signed.latest("arguments")
+    ]
     if signed.question is not None and len(agreeing) < signed.question.get("quorum", 0):
         yield "it has fewer approvals than required"
 

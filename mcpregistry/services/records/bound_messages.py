@@ -13,19 +13,25 @@ from mcpregistry.services.records.bound import SLACK, Forgotten
 from mcpregistry.services.records.chains import entry_problem
 
 WRITTEN = "conversation.message"  # kind of the entry of each message
-DELETED = "conversation.deleted"  # kind of the entry of a conversation that the site deletes, with its messages
+# kind of the entry of a conversation that the site deletes, with its messages
+DELETED = "conversation.deleted"
 _ACTOR = 150  # letters of an author that an entry keeps
 
 
 def misfits(entries: Sequence[AuditEntry], forgotten: Forgotten) -> Iterator[str]:
-    """One sentence for each message that these entries are about and that says something else, or is gone.
+    """One sentence for each message that these entries are about and that says something else, or
+    is gone.
 
     A conversation that is gone took its messages along. If the site deleted it, an entry says so.
     """
-    written = [(entry, body) for entry in entries if entry.kind == WRITTEN and (body := _body(entry))]
+    written = [
+        (entry, body) for entry in entries if entry.kind == WRITTEN and (body := _body(entry))
+    ]
     rows = Message.objects.in_bulk([body["message"] for _, body in written])
     there = set(
-        Conversation.objects.filter(pk__in={_conversation(entry) for entry, _ in written}).values_list("pk", flat=True)
+        Conversation.objects.filter(
+            pk__in={_conversation(entry) for entry, _ in written}
+        ).values_list("pk", flat=True)
     )
     deleted = _deleted({_conversation(entry) for entry, _ in written} - there)
     yield from (
@@ -56,7 +62,11 @@ def _body(entry: AuditEntry) -> dict[str, Any] | None:
         body = json.loads(entry.body)
     except ValueError:
         return None
-    whole = isinstance(body, dict) and isinstance(body.get("message"), int) and {"said", "text"} <= body.keys()
+    whole = (
+        isinstance(body, dict)
+        and isinstance(body.get("message"), int)
+        and {"said", "text"} <= body.keys()
+    )
     return body if whole else None
 
 

@@ -1,4 +1,5 @@
-"""Compares permits with what the audit log says of them. Each entry of a permit has all of it, so the newest is enough."""
+"""Compares permits with what the audit log says of them. Each entry of a permit has all of it, so
+the newest is enough."""
 
 from __future__ import annotations
 
@@ -22,15 +23,22 @@ _TRIES = 10  # while a permit is used as it is looked at
 def of_permit(permit: Permit) -> dict[str, object]:
     """Facts of each entry about a permit, as it is after what the entry says."""
     words = (
-        str(permit.agent_id), str(permit.tool_id), permit.definition_hash, str(permit.server_revision),
-        stored(permit.argument_pins), moment_text(permit.expires_at), str(permit.created_by_id), str(permit.request_id),
+        str(permit.agent_id),
+        str(permit.tool_id),
+        permit.definition_hash,
+        str(permit.server_revision),
+        stored(permit.argument_pins),
+        moment_text(permit.expires_at),
+        str(permit.created_by_id),
+        str(permit.request_id),
         permit.request.rule_fingerprint if permit.request else "",
-    )  # fmt: skip
+    )
     return {"permit": digest(*words), "left": permit.uses_left, "request": permit.request_id}
 
 
 def find_difference(permit: Permit) -> str:
-    """Why the log does not prove that this permit was given as it is, and may still be used; empty if it does. One query."""
+    """Why the log does not prove that this permit was given as it is, and may still be used; empty
+    if it does. One query."""
     newest = _entries(permit).first()
     if newest is None:
         return "it has no audit entry about its creation"
@@ -58,14 +66,19 @@ def live(now: datetime) -> QuerySet[Permit]:
 
 
 def entries_of_live_permits(now: datetime) -> Exists:
-    """Whether the audit entry of the outer query is about a permit that could be used at this time."""
+    """Whether the audit entry of the outer query is about a permit that could be used at this
+    time."""
     subject = Concat(Value("permit:"), Cast("pk", CharField()), output_field=CharField())
-    return Exists(live(now).order_by().annotate(subject=subject).filter(subject=OuterRef("subject")))
+    return Exists(
+        live(now).order_by().annotate(subject=subject).filter(subject=OuterRef("subject"))
+    )
 
 
 def _settled_difference(key: int, now: datetime) -> str:
-    """Of a permit that may be used at the same time: an entry that came in between makes it be read again."""
-    problem, seen = "", None
+    """Of a permit that may be used at the same time: an entry that came in between makes it be read
+    again."""
+    problem = ""
+    seen = None
     for _ in range(_TRIES):
         permit = live(now).select_related("request").filter(pk=key).first()
         newest = _entries(permit).values_list("pk", flat=True).first() if permit else None

@@ -1,9 +1,11 @@
-"""What calls come to, by the hour and by the day, counted by the clock: no page goes through the calls of weeks.
+"""What calls come to, by the hour and by the day, counted by the clock: no page goes through the
+calls of weeks.
 
-An hour is counted when it is over. It is counted anew when its calls have changed since: a held call has ended, a call was
-recorded late, an end that was only supposed has become known. Each count reads the hour whole and replaces it whole,
-in one transaction, so that nothing is counted twice, whoever dies in the middle. A day is the sum of its hours. It goes with
-the first hour of it that is replaced, and is added up anew: who finds none reads the hours.
+An hour is counted when it is over. It is counted anew when its calls have changed since: a held
+call has ended, a call was recorded late, an end that was only supposed has become known. Each count
+reads the hour whole and replaces it whole, in one transaction, so that nothing is counted twice,
+whoever dies in the middle. A day is the sum of its hours. It goes with the first hour of it that is
+replaced, and is added up anew: who finds none reads the hours.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _INSERT = insert_into(SpanUsage._meta.db_table, _COLUMNS)
 
 
 def count_due(now: datetime) -> int:
-    """Count the hours that are over and are not counted yet, or have changed since. Returns how many were counted."""
+    """Count the hours that are over and are not counted yet, or have changed since. Returns how
+    many were counted."""
     over = hour_of(now)
     _doubt_from(over)
     hours = [*_new(over), *_changed(over)]
@@ -49,7 +52,8 @@ def count_due(now: datetime) -> int:
 
 
 def _tried(hour: datetime) -> None:
-    """One that cannot be counted is tried again with each pass, and keeps no later one from being counted."""
+    """One that cannot be counted is tried again with each pass, and keeps no later one from being
+    counted."""
     try:
         _count(hour)
     except (DataError, ValueError):
@@ -58,7 +62,8 @@ def _tried(hour: datetime) -> None:
 
 
 def _doubt_from(over: datetime) -> None:
-    """After a clock was set back: what it counted before, and is not over now, is counted again when it is."""
+    """After a clock was set back: what it counted before, and is not over now, is counted again
+    when it is."""
     ahead = CountedSpan.objects.filter(span=Span.HOUR, begins__gte=over, again=False)
     if ahead.update(again=True):
         with transaction.atomic():
@@ -72,44 +77,55 @@ def _forget_days(**which: Any) -> None:
 
 def _new(over: datetime) -> list[datetime]:
     """From the newest that is counted, or from the oldest call."""
-    counted = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over).aggregate(last=Max("begins"))["last"]
+    counted = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over).aggregate(
+        last=Max("begins")
+    )["last"]
     first = counted + HOUR if counted else _oldest(over)
     due = 0 if first is None else min(_IN_ONE_PASS, int((over - first) / HOUR))
     return [first + HOUR * number for number in range(due)] if first else []
 
 
 def _oldest(over: datetime) -> datetime | None:
-    found = Invocation.objects.filter(received_at__gte=over - KEPT).aggregate(at=Min("received_at"))["at"]
+    found = Invocation.objects.filter(received_at__gte=over - KEPT).aggregate(
+        at=Min("received_at")
+    )["at"]
     return found and hour_of(found)
 
 
 def _changed(over: datetime) -> list[datetime]:
     """Those counted before whose calls are others now.
 
-    How many came, failed and may still change is enough to see it: calls are never fewer, and each known end leaves one
-    less that may change. Retention alone takes calls away; what was counted of them stays.
+    How many came, failed and may still change is enough to see it: calls are never fewer, and each
+    known end leaves one less that may change. Retention alone takes calls away; what was counted of
+    them stays.
     """
     known = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over)
-    late, again = known.filter(begins__gte=over - _LATE), known.filter(again=True)
+    late = known.filter(begins__gte=over - _LATE)
+    again = known.filter(again=True)
     unsettled = known.filter(unsettled__gt=0).order_by("-begins")[:_UNSETTLED]
     rows = {row.begins: row for found in (late, again, unsettled) for row in found}
     still_open = open_calls()
-    return [begins for begins, row in sorted(rows.items()) if row.again or _differs(row, still_open)]
+    return [
+        begins for begins, row in sorted(rows.items()) if row.again or _differs(row, still_open)
+    ]
 
 
 def _differs(row: CountedSpan, still_open: list[datetime]) -> bool:
     found = totals(row.begins, row.begins + HOUR, still_open)
-    return found != (row.calls, row.errors, row.unsettled) and (found.calls >= row.calls or row.unsettled > 0)
+    return found != (row.calls, row.errors, row.unsettled) and (
+        found.calls >= row.calls or row.unsettled > 0
+    )
 
 
 def _count(hour: datetime) -> None:
-    """Read before anything is locked: calls never wait. Should two clocks count at once, the older reading may stay; the
-    next pass sees that it differs."""
+    """Read before anything is locked: calls never wait. Should two clocks count at once, the older
+    reading may stay; the next pass sees that it differs."""
     found = tallied_calls(hour, hour + HOUR, still_open=open_calls())
     with transaction.atomic():
         CountedSpan.objects.get_or_create(span=Span.HOUR, begins=hour)
         row = CountedSpan.objects.select_for_update().get(span=Span.HOUR, begins=hour)
-        gone = found.totals.calls < row.calls  # retention has been there: nothing of it changes any more
+        # retention has been there: nothing of it changes any more
+        gone = found.totals.calls < row.calls
         if not gone:
             row.calls, row.errors, row.unsettled = found.totals
             _replace(hour, found)
@@ -126,22 +142,40 @@ def _replace(hour: datetime, found: Tallied) -> None:
     _write(Span.HOUR, hour, sorted(found.by_key.items()))
     SpanFailure.objects.bulk_create(
         SpanFailure(
-            begins=hour, server_slug=key.server, tool_name=key.tool, code=key.code, shape=key.shape, count=alike.count,
-            first=alike.first, last=alike.last, examples=[[at.isoformat(), call] for at, call in alike.examples],
+            begins=hour,
+            server_slug=key.server,
+            tool_name=key.tool,
+            code=key.code,
+            shape=key.shape,
+            count=alike.count,
+            first=alike.first,
+            last=alike.last,
+            examples=[[at.isoformat(), call] for at, call in alike.examples],
         )
         for key, alike in found.alike.items()
-    )  # fmt: skip
+    )
 
 
 def _write(span: Span, begins: datetime, tallies: Iterable[tuple[Key, Tally]]) -> None:
-    """In plain SQL: Django would look at each of fifty columns of each row, which takes five times as long."""
+    """In plain SQL: Django would look at each of fifty columns of each row, which takes five times
+    as long."""
     rows = [
         [
-            span.value, moment(begins), *key, tally.calls, tally.errors, tally.refused, tally.sent, tally.size, tally.cost,
-            *tally.took, json.dumps(tally.codes), moment(tally.last or begins),
+            span.value,
+            moment(begins),
+            *key,
+            tally.calls,
+            tally.errors,
+            tally.refused,
+            tally.sent,
+            tally.size,
+            tally.cost,
+            *tally.took,
+            json.dumps(tally.codes),
+            moment(tally.last or begins),
         ]
         for key, tally in tallies
-    ]  # fmt: skip
+    ]
     if rows:
         with connection.cursor() as cursor:
             cursor.executemany(_INSERT, rows)
@@ -151,7 +185,9 @@ def _days_due(over: datetime) -> list[datetime]:
     """Days that are over, whose hours are counted and not added up; the first has fewer hours."""
     hours = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=day_of(over))
     days = {day_of(hour) for hour in hours.values_list("begins", flat=True)}
-    return sorted(days.difference(CountedSpan.objects.filter(span=Span.DAY).values_list("begins", flat=True)))
+    return sorted(
+        days.difference(CountedSpan.objects.filter(span=Span.DAY).values_list("begins", flat=True))
+    )
 
 
 def _add_up(day: datetime) -> None:

@@ -1,7 +1,8 @@
 """The rows of calls on their way to the database: which columns each of them brings.
 
 Typed, because a column that is left out would silently get the model's default. They are made by
-``calls/rows.py`` and written by the recorder; held calls are created by ``services/approvals/held_calls.py``.
+``calls/rows.py`` and written by the recorder; held calls are created by
+``services/approvals/held_calls.py``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Refused(Identity, Ended):
 
 
 class Claim(TypedDict):
-    """What a held call must still be when it is taken to be sent, and until when it is ours then."""
+    """What a held call must still be when it is taken to be sent, and until when it is ours
+    then."""
 
     id: str
     received_at: datetime

@@ -1,7 +1,7 @@
 """Verifying the audit log: every writer's chain is whole, and nothing that was exported is gone.
 
-A chain alone cannot show that its tail was cut off or that all of it was written anew; an export that was kept out of
-reach can, so ``verify`` is one half and ``missing_from_log`` the other.
+A chain alone cannot show that its tail was cut off or that all of it was written anew; an export
+that was kept out of reach can, so ``verify`` is one half and ``missing_from_log`` the other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _TRIES = 30  # while a long archive goes on beside it
 
 
 def verify() -> Iterator[str]:
-    """One sentence for each broken place, chain by chain. Reads the whole log but its archives, a page at a time."""
-    known, found = archives.read(), list[str]()
+    """One sentence for each broken place, chain by chain. Reads the whole log but its archives, a
+    page at a time."""
+    known = archives.read()
+    found = list[str]()
     for _ in range(_TRIES):
         found = [*_broken(known)]
         if not (found and known.stale()):
@@ -39,16 +41,25 @@ def verify() -> Iterator[str]:
 def _broken(known: Archives) -> Iterator[str]:
     yield from known.problems
     yield from cut_after_archives(known)
-    for entry, problems in walked(streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE), known.stand):
+    for entry, problems in walked(
+        streamed(AuditEntry.objects.order_by("writer", "seq"), _PAGE), known.stand
+    ):
         yield from (f"{entry.writer} #{entry.seq}: {problem}" for problem in problems)
 
 
-def walked(entries: Iterable[AuditEntry], stands: Callable[[str], Stand]) -> Iterator[tuple[AuditEntry, list[str]]]:
-    """Each entry with what is wrong with it. They come chain by chain, in order; ``stands``: from where on each does."""
-    writer, stand, number = None, Stand(), 0
+def walked(
+    entries: Iterable[AuditEntry], stands: Callable[[str], Stand]
+) -> Iterator[tuple[AuditEntry, list[str]]]:
+    """Each entry with what is wrong with it. They come chain by chain, in order; ``stands``: from
+    where on each does."""
+    writer = None
+    stand = Stand()
+    number = 0
     for entry in entries:
         if entry.writer != writer:
-            writer, stand, number = entry.writer, stands(entry.writer), 0
+            writer = entry.writer
+            stand = stands(entry.writer)
+            number = 0
         if entry.seq <= stand.seq:
             yield entry, ["it was archived, but it is in the database again"]
             continue
@@ -85,25 +96,36 @@ def _columns_agree(entry: AuditEntry) -> bool:
     try:
         body: dict[str, Any] = json.loads(entry.body)
         at = datetime.fromisoformat(body["at"])
-        said = (body["writer"], body["seq"], at, body["kind"], plain(body["actor"], 150), plain(body["subject"], 200))
+        said = (
+            body["writer"],
+            body["seq"],
+            at,
+            body["kind"],
+            plain(body["actor"], 150),
+            plain(body["subject"], 200),
+        )
     except (KeyError, TypeError, ValueError, RecursionError):
         return False
     return said == (entry.writer, entry.seq, entry.at, entry.kind, entry.actor, entry.subject)
 
 
 def export() -> Iterator[str]:
-    """The whole log as JSON lines: writer, seq, prev, hash, the key's id and the text that the hash covers."""
+    """The whole log as JSON lines: writer, seq, prev, hash, the key's id and the text that the hash
+    covers."""
     for entry in streamed(AuditEntry.objects.order_by("id"), _PAGE):
         yield line_of(entry)
 
 
 def line_of(entry: AuditEntry) -> str:
     """One entry as a line of an export."""
-    return json.dumps({name: getattr(entry, name) for name in ("writer", "seq", "prev", "hash", "key_id", "body")})
+    return json.dumps(
+        {name: getattr(entry, name) for name in ("writer", "seq", "prev", "hash", "key_id", "body")}
+    )
 
 
 def missing_from_log(lines: Iterable[str], known: Archives | None = None) -> Iterator[str]:
-    """One sentence for each line of an earlier export that neither the log nor its archives hold as it was.
+    """One sentence for each line of an earlier export that neither the log nor its archives hold as
+    it was.
 
     Raises ValueError, KeyError or TypeError for a line that no export holds.
     """
@@ -115,18 +137,22 @@ def missing_from_log(lines: Iterable[str], known: Archives | None = None) -> Ite
 
 
 def hashes(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The hashes of these entries (writer, seq), of those that are there. Some hundred at a time."""
+    """The hashes of these entries (writer, seq), of those that are there. Some hundred at a
+    time."""
     wanted = [value for place in places for value in place]
     if not wanted:
         return {}
-    table, rows = AuditEntry._meta.db_table, ", ".join(["(%s, %s)"] * (len(wanted) // 2))
+    table = AuditEntry._meta.db_table
+    rows = ", ".join(["(%s, %s)"] * (len(wanted) // 2))
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT writer, seq, hash FROM {table} WHERE (writer, seq) IN (VALUES {rows})", wanted)  # noqa: S608
+        query = f"SELECT writer, seq, hash FROM {table} WHERE (writer, seq) IN (VALUES {rows})"  # noqa: S608
+        cursor.execute(query, wanted)
         return {(writer, seq): head for writer, seq, head in cursor.fetchall()}
 
 
 def cut_after_archives(known: Archives) -> Iterator[str]:
-    """One sentence for each chain that ends with its archive: the last entry of a chain is never archived."""
+    """One sentence for each chain that ends with its archive: the last entry of a chain is never
+    archived."""
     stands = known.stands()
     while page := list(islice(stands, _PAGE)):
         found = hashes((writer, stand.seq + 1) for writer, stand in page)
@@ -136,7 +162,8 @@ def cut_after_archives(known: Archives) -> Iterator[str]:
 
 
 def missing_ends(ends: Iterable[tuple[str, tuple[int, str]]], known: Archives) -> Iterator[str]:
-    """One sentence for each chain that does not reach as far as it did when it was sealed or verified."""
+    """One sentence for each chain that does not reach as far as it did when it was sealed or
+    verified."""
     told = iter(ends)
     while page := list(islice(told, _PAGE)):
         found = hashes((writer, seq) for writer, (seq, _) in page)

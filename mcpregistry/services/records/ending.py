@@ -1,12 +1,15 @@
-"""The one writer of a call's end: which columns an end sets, by which compare-and-set, with which audit entry.
+"""The one writer of a call's end: which columns an end sets, by which compare-and-set, with which
+audit entry.
 
-Calls end in four places: a plain call in the recorder (``calls/recording/ledger.py``, which commits the values
-and statements made here in groups, for every call passes there), a held call that never ran
-(``approvals/held_calls.py``), one that work of ours answers (``tasks/long_calls.py``), and one that nobody
-will end any more (``reaping.py``). The latter three call ``write``. All say the same of the same event.
+Calls end in four places: a plain call in the recorder (``calls/recording/ledger.py``, which commits
+the values and statements made here in groups, for every call passes there), a held call that never
+ran (``approvals/held_calls.py``), one that work of ours answers (``tasks/long_calls.py``), and one
+that nobody will end any more (``reaping.py``). The latter three call ``write``. All say the same of
+the same event.
 
-The last only supposes: the process may hang, and come back with the server's answer. An end that is known replaces a
-supposed one (``correcting``), once, under the same fence, and the log says so (``call.corrected``).
+The last only supposes: the process may hang, and come back with the server's answer. An end that is
+known replaces a supposed one (``correcting``), once, under the same fence, and the log says so
+(``call.corrected``).
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ MAX_RESULT = 64 * 1024  # characters of a result that stay with the call's recor
 
 
 class Ended(TypedDict):
-    """The columns that an end sets. ``result`` is the JSON value that answered the call, None without one."""
+    """The columns that an end sets. ``result`` is the JSON value that answered the call, None
+    without one."""
 
     state: str
     reason: str  # "": the record keeps why the call was let through
@@ -43,7 +47,8 @@ class Ended(TypedDict):
 
 
 class End(Ended):
-    """An end and the row that it is for: only while that is in the state ``before`` and under this ``fence``.
+    """An end and the row that it is for: only while that is in the state ``before`` and under this
+    ``fence``.
 
     ``keep``: its approval keeps the whole result, for callers who come back for it.
     """
@@ -55,29 +60,43 @@ class End(Ended):
 
 
 def ended(
-    state: State, *, received_at: datetime, now: datetime, reason: str = "", code: str = "", result: object = None,
+    state: State,
+    *,
+    received_at: datetime,
+    now: datetime,
+    reason: str = "",
+    code: str = "",
+    result: object = None,
     warning: str = "",
-) -> Ended:  # fmt: skip
+) -> Ended:
     """The columns of an end at ``now``."""
     return {
-        "state": state.value, "reason": plain(reason), "error_code": code, "result": result,
-        "warning": plain(warning), "finished_at": now, "duration_ms": duration_ms(received_at, now),
-    }  # fmt: skip
+        "state": state.value,
+        "reason": plain(reason),
+        "error_code": code,
+        "result": result,
+        "warning": plain(warning),
+        "finished_at": now,
+        "duration_ms": duration_ms(received_at, now),
+    }
 
 
 def duration_ms(received_at: datetime, finished_at: datetime) -> float:
-    """How long a call took, from receiving to its end. A clock that was set back makes no negative time."""
+    """How long a call took, from receiving to its end. A clock that was set back makes no negative
+    time."""
     return max(0.0, (finished_at - received_at).total_seconds() * 1000)
 
 
 def recorded(result: object) -> tuple[str, int]:
-    """A result as its record holds it: its JSON text, cut, and the length of the whole. Takes a while for a long one."""
+    """A result as its record holds it: its JSON text, cut, and the length of the whole. Takes a
+    while for a long one."""
     text = stored(result) if result is not None else ""
     return (text if len(text) <= MAX_RESULT else text[:MAX_RESULT] + "…"), len(text)
 
 
-# The statements; the approval's result goes first, for whoever sees the end looks for it. Both are compare-and-sets
-# under the fence of whoever claimed the call: a process that was thought dead changes no end that another has written, but for one that was only supposed.
+# The statements; the approval's result goes first, for whoever sees the end looks for it. Both are
+# compare-and-sets under the fence of whoever claimed the call: a process that was thought dead
+# changes no end that another has written, but for one that was only supposed.
 _NOT_KNOWN = f"({{0}}state <> '{State.UNKNOWN.value}' OR {{0}}error_code = '{SUPPOSED}')"
 KEEP = (
     f"UPDATE {ApprovalRequest._meta.db_table} SET result = %s WHERE call_id = %s AND EXISTS (SELECT 1 FROM "  # noqa: S608
@@ -101,9 +120,18 @@ def finish_values(end: End, answer: tuple[str, int]) -> Sequence[Any]:
     """The parameters of ``FINISH`` for one row; ``answer`` is its result as ``recorded`` has it."""
     text, length = answer
     return [
-        end["state"], end["reason"], end["error_code"], text, length, end["warning"], moment(end["finished_at"]), end["duration_ms"],
-        end["id"], end["fence"], end["before"],
-    ]  # fmt: skip
+        end["state"],
+        end["reason"],
+        end["error_code"],
+        text,
+        length,
+        end["warning"],
+        moment(end["finished_at"]),
+        end["duration_ms"],
+        end["id"],
+        end["fence"],
+        end["before"],
+    ]
 
 
 def fact(call_id: str, end: Ended, *, actor: str, about: Mapping[str, object]) -> audit.Fact:
@@ -132,9 +160,11 @@ def was_corrected(call: Invocation) -> bool:
 
 
 def write(call: Invocation, end: Ended, *, actor: str, keep: bool = False) -> bool:
-    """End ``call``, with its audit entry, in the caller's transaction: unless it has moved since it was read.
+    """End ``call``, with its audit entry, in the caller's transaction: unless it has moved since it
+    was read.
 
-    False when it has; nothing is written then. A call that was read as unknown is corrected, see ``correcting``.
+    False when it has; nothing is written then. A call that was read as unknown is corrected, see
+    ``correcting``.
     """
     row: End = {**end, "id": call.pk, "before": call.state, "fence": call.fence, "keep": keep}
     late = call.state == State.UNKNOWN

@@ -1,7 +1,9 @@
-"""Counters and gauges of processes that no Prometheus can ask, the workers: kept in the database, for ``GET /metrics``.
+"""Counters and gauges of processes that no Prometheus can ask, the workers: kept in the database,
+for ``GET /metrics``.
 
-A worker has no port, there may be many, and they come and go. So a counter is a row that all of them add to, best in
-the transaction that does what is counted. Declare each once, at import; a name ends in ``_total`` only where it is told.
+A worker has no port, there may be many, and they come and go. So a counter is a row that all of
+them add to, best in the transaction that does what is counted. Declare each once, at import; a name
+ends in ``_total`` only where it is told.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Counter:
     family = "CounterMetricFamily"  # of prometheus_client.core
 
     def __init__(self, name: str, help: str, labels: Sequence[str]) -> None:
-        self.name, self.help, self.labels = name, help, tuple(labels)
+        self.name = name
+        self.help = help
+        self.labels = tuple(labels)
         _declared.append(self)
 
     def inc(self, **labels: str) -> None:
@@ -72,6 +76,8 @@ def _write(change: Update, of: Counter, labels: Mapping[str, str], **given: floa
 def all_told() -> Iterator[Metric]:
     """Every figure that this process has heard of, in one query."""
     rows = defaultdict[str, list[tuple[str, float]]](list)
-    for name, labels, value in Figure.objects.order_by("name", "labels").values_list("name", "labels", "value"):
+    for name, labels, value in Figure.objects.order_by("name", "labels").values_list(
+        "name", "labels", "value"
+    ):
         rows[name].append((labels, value))
     return (each.told(rows[each.name]) for each in _declared)

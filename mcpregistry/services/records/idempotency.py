@@ -1,8 +1,9 @@
 """Idempotency-Key: a repeated request gets the first one's answer, and nothing runs twice.
 
-Invariants: a key belongs to one caller; it is claimed in the database, with the id that the call will have, before
-anything is sent, so two requests at once cannot both go on. When the process of the first request died, its call's
-record answers; a call that has no record was never sent, and is made under the same id, which one alone can have.
+Invariants: a key belongs to one caller; it is claimed in the database, with the id that the call
+will have, before anything is sent, so two requests at once cannot both go on. When the process of
+the first request died, its call's record answers; a call that has no record was never sent, and is
+made under the same id, which one alone can have.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from mcpregistry.domain.lifecycle import TERMINAL, State
 from mcpregistry.models import Invocation, KeptAnswer
 
 KEPT_FOR = timedelta(hours=24)
-BEGINS_WITHIN = timedelta(seconds=60)  # a request whose call has no record after so long will not make it any more
+# a request whose call has no record after so long will not make it any more
+BEGINS_WITHIN = timedelta(seconds=60)
 _HELD = {State.PENDING, State.READY}  # the identical call joins
 _MAY_HAVE_RUN = [State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.UNKNOWN]
 
@@ -30,8 +32,8 @@ class KeyReused(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a request does that came with a key: answer from ``kept`` or from the record ``ended``, if there is one
-    of them; else make the call, under this id."""
+    """What a request does that came with a key: answer from ``kept`` or from the record ``ended``,
+    if there is one of them; else make the call, under this id."""
 
     call_id: str
     kept: KeptAnswer | None = None
@@ -39,7 +41,8 @@ class Use:
 
 
 def claim(*, caller: str, key: str, fingerprint: str, call_id: str = "") -> Use:
-    """Take the key for a call that will have this id (if it is for a call), or find what became of the request that has it.
+    """Take the key for a call that will have this id (if it is for a call), or find what became of
+    the request that has it.
 
     Raises Conflict when the key was used for another request, or its call is under way.
     """
@@ -50,7 +53,9 @@ def claim(*, caller: str, key: str, fingerprint: str, call_id: str = "") -> Use:
         with transaction.atomic():
             KeptAnswer.objects.create(caller=caller, key=key, **fields)
     except IntegrityError:
-        return _earlier(KeptAnswer.objects.filter(caller=caller, key=key).first(), fingerprint, call_id, now)
+        return _earlier(
+            KeptAnswer.objects.filter(caller=caller, key=key).first(), fingerprint, call_id, now
+        )
     return Use(call_id)
 
 
@@ -60,7 +65,8 @@ def keep(*, caller: str, key: str, status: int, body: str) -> None:
 
 
 def release(*, caller: str, key: str) -> None:
-    """The request was refused before anything was sent: the key may be used again. Not if its call may have run."""
+    """The request was refused before anything was sent: the key may be used again. Not if its call
+    may have run."""
     ran = Invocation.objects.filter(pk=OuterRef("call_id"), state__in=_MAY_HAVE_RUN)
     KeptAnswer.objects.filter(~Exists(ran), caller=caller, key=key, status=None).delete()
 
@@ -88,7 +94,11 @@ def _earlier(kept: KeptAnswer | None, fingerprint: str, call_id: str, now: datet
 def _never_begun(kept: KeptAnswer, now: datetime) -> Use:
     """By compare-and-set, so that of two who find it one goes on."""
     abandoned = KeptAnswer.objects.filter(pk=kept.pk, status=None, created_at=kept.created_at)
-    if not kept.call_id or now - kept.created_at < BEGINS_WITHIN or not abandoned.update(created_at=now):
+    if (
+        not kept.call_id
+        or now - kept.created_at < BEGINS_WITHIN
+        or not abandoned.update(created_at=now)
+    ):
         raise _under_way(kept.call_id)
     return Use(kept.call_id)
 
@@ -96,5 +106,6 @@ def _never_begun(kept: KeptAnswer, now: datetime) -> Use:
 def _under_way(call_id: str) -> Conflict:
     named = f" Its call is {call_id}: see /api/v1/invocations/{call_id}." if call_id else ""
     return Conflict(
-        "The first request with this Idempotency-Key is still in progress.", remedy=f"Repeat it in a moment.{named}"
+        "The first request with this Idempotency-Key is still in progress.",
+        remedy=f"Repeat it in a moment.{named}",
     )

@@ -19,16 +19,25 @@ MOST = 1_000  # of one agent on one endpoint; of more the newest are kept
 
 def lend(*, agent: str, endpoint: str, server: str, tool: str, uris: Iterable[str]) -> None:
     """A result of ``tool`` (its key) linked to these: the agent may read them there from now on."""
-    now, caller = timezone.now(), _caller(agent, endpoint)
+    now = timezone.now()
+    caller = _caller(agent, endpoint)
     body = json.dumps({"server": server, "tool": tool})
     rows = [
         KeptAnswer(
-            caller=caller, key=digest(server, uri), fingerprint=digest(uri), status=200, body=body, created_at=now
+            caller=caller,
+            key=digest(server, uri),
+            fingerprint=digest(uri),
+            status=200,
+            body=body,
+            created_at=now,
         )
         for uri in uris
     ]
     KeptAnswer.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["caller", "key"], update_fields=["body", "created_at"]
+        rows,
+        update_conflicts=True,
+        unique_fields=["caller", "key"],
+        update_fields=["body", "created_at"],
     )
     mine = KeptAnswer.objects.filter(caller=caller)
     mine.filter(created_at__lt=now - KEPT_FOR).delete()
@@ -37,9 +46,12 @@ def lend(*, agent: str, endpoint: str, server: str, tool: str, uris: Iterable[st
 
 
 def lent(*, agent: str, endpoint: str, uri: str) -> list[tuple[str, str]]:
-    """The servers' slugs, and the keys of the tools, whose results have linked to it; one of each server."""
+    """The servers' slugs, and the keys of the tools, whose results have linked to it; one of each
+    server."""
     live = KeptAnswer.objects.filter(created_at__gte=timezone.now() - KEPT_FOR)
-    found = live.filter(caller=_caller(agent, endpoint), fingerprint=digest(uri)).values_list("body", flat=True)
+    found = live.filter(caller=_caller(agent, endpoint), fingerprint=digest(uri)).values_list(
+        "body", flat=True
+    )
     return sorted((said["server"], said["tool"]) for said in map(json.loads, found))
 
 

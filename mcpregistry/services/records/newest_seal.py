@@ -1,8 +1,10 @@
-"""A file in the site's folder that names the newest seal of the audit log, out of reach of an attacker of the database.
+"""A file in the site's folder that names the newest seal of the audit log, out of reach of an
+attacker of the database.
 
-Without it, an attacker who deletes the newest seals and the note of what was verified leaves a log that looks like an
-earlier one. Each machine has a file of its own, which sealing and verifying there update. A file that names a seal that the
-database has lost is kept: it stays a fault until an operator accepts it (``accept_restored_log``).
+Without it, an attacker who deletes the newest seals and the note of what was verified leaves a log
+that looks like an earlier one. Each machine has a file of its own, which sealing and verifying
+there update. A file that names a seal that the database has lost is kept: it stays a fault until an
+operator accepts it (``accept_restored_log``).
 """
 
 from __future__ import annotations
@@ -27,17 +29,18 @@ from mcpregistry.models.signing import newest_key, signature, signed
 from mcpregistry.services.records import audit, seals
 
 FILE = "audit-newest-seal.json"
-ADVICE = (
-    "The log was truncated, or the database was restored. If you restored it, run `manage.py audit accept-restore`."
-)
+ADVICE = "The log was truncated, or the database was restored. If you restored it, run `manage.py audit accept-restore`."
 _LOCK = ".audit-newest-seal.lock"
 _PURPOSE = "newest seal"
-_RESTORED, _LOG = "audit.restored", "audit"  # kind and subject of an entry
+# kind and subject of an entry
+_RESTORED = "audit.restored"
+_LOG = "audit"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSeal:
-    """What the file says: the newest seal, and whether the database had a note of a verification when it was written."""
+    """What the file says: the newest seal, and whether the database had a note of a verification
+    when it was written."""
 
     number: int
     hash: str
@@ -86,9 +89,11 @@ def describe_loss(kept: KeptSeal) -> str:
 
 
 def keep_newest_seal(*, make: bool, noted: bool = False) -> str:
-    """Write the newest seal of the database to the file. Returns why the file was left as it is; empty if it is right.
+    """Write the newest seal of the database to the file. Returns why the file was left as it is;
+    empty if it is right.
 
-    ``make``: also if there is no file yet. Raises OSError if it cannot be written, SealFileUnusable.
+    ``make``: also if there is no file yet. Raises OSError if it cannot be written,
+    SealFileUnusable.
     """
     with _locked():
         kept = read_newest_seal()
@@ -103,10 +108,11 @@ def keep_newest_seal(*, make: bool, noted: bool = False) -> str:
 
 
 def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
-    """Record that the log goes on from an earlier state, and begin the file and the verification again from there.
+    """Record that the log goes on from an earlier state, and begin the file and the verification
+    again from there.
 
-    Returns what the file says now. Raises Conflict if the database has lost nothing, ConfigInvalid if the file cannot be
-    written.
+    Returns what the file says now. Raises Conflict if the database has lost nothing, ConfigInvalid
+    if the file cannot be written.
     """
     try:
         with _locked():
@@ -122,7 +128,8 @@ def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
             _write(newest)
     except OSError as error:
         raise ConfigInvalid(
-            f"The file {path()} cannot be written: {error.strerror}.", remedy="Check its permissions and run it again."
+            f"The file {path()} cannot be written: {error.strerror}.",
+            remedy="Check its permissions and run it again.",
         ) from error
     return newest
 
@@ -150,9 +157,15 @@ def _loss() -> dict[str, object] | None:
 def _record_restored(actor: str, reason: str, lost: dict[str, object]) -> None:
     last = AuditSeal.objects.order_by("-number").first()
     audit.record(
-        kind=_RESTORED, actor=actor, subject=_LOG, reason=reason, newest_seal=last.number if last else 0, **lost
+        kind=_RESTORED,
+        actor=actor,
+        subject=_LOG,
+        reason=reason,
+        newest_seal=last.number if last else 0,
+        **lost,
     )
-    AuditVerification.objects.all().delete()  # it may tell of what is gone; the next verification reads everything
+    # it may tell of what is gone; the next verification reads everything
+    AuditVerification.objects.all().delete()
     seals.seal(timezone.now())
 
 
@@ -167,14 +180,17 @@ def _newest(noted: bool) -> KeptSeal | None:
 @contextmanager
 def _locked() -> Iterator[None]:
     """One process of this machine at a time. Raises OSError."""
-    with os.fdopen(_open(path().with_name(_LOCK), os.O_RDWR | os.O_CREAT), "rb+", buffering=0) as lock:
+    with os.fdopen(
+        _open(path().with_name(_LOCK), os.O_RDWR | os.O_CREAT), "rb+", buffering=0
+    ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _write(kept: KeptSeal) -> None:
     """Replace the file in one step, and have it on disk. Raises OSError."""
-    body, key_id = canonical(asdict(kept)), newest_key()
+    body = canonical(asdict(kept))
+    key_id = newest_key()
     said = {"newest_seal": body, "key_id": key_id, "hash": signature(key_id, _PURPOSE, body)}
     draft = path().with_name(f".{FILE}-{os.getpid()}-{secrets.token_hex(4)}")
     try:

@@ -1,7 +1,9 @@
-"""Seals at a webhook, and in an S3-compatible bucket: what each lacks is handed over in order, and noted seal by seal.
+"""Seals at a webhook, and in an S3-compatible bucket: what each lacks is handed over in order, and
+noted seal by seal.
 
-The seals themselves are the outbox: a place that was away for a day gets that day's. What it has is noted after it has
-said so, so after a lost answer a seal comes once more, with the same id, or to where it lies already.
+The seals themselves are the outbox: a place that was away for a day gets that day's. What it has is
+noted after it has said so, so after a lost answer a seal comes once more, with the same id, or to
+where it lies already.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ log = structlog.get_logger(__name__)
 
 AT_ONCE = 100  # seals for one place in one round; the next comes in half a minute
 SECONDS = 10.0  # for one of them
-ROUND_SECONDS = 5.0  # after which a round begins no other: both places together must be done when the clock comes again
+# after which a round begins no other: both places together must be done when the clock comes again
+ROUND_SECONDS = 5.0
 _ANSWER_BYTES = 4 * 1024 * 1024
 
 
 class NotKept(Exception):
-    """The place answered, and does not have it. The text says why, without a word of what it answered."""
+    """The place answered, and does not have it. The text says why, without a word of what it
+    answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ def to_webhook(url: str) -> int:
 
 
 def to_bucket(url: str) -> int:
-    """PUT what it lacks, an object a seal, over none that is there; returns how many. Raises as ``to_webhook``."""
+    """PUT what it lacks, an object a seal, over none that is there; returns how many. Raises as
+    ``to_webhook``."""
     return _handed_over("bucket", url, _put)
 
 
@@ -72,11 +77,16 @@ def lacking(name: str, url: str) -> int:
 
 
 def check(name: str, url: str) -> str:
-    """What is wrong with the settings of the place, without a word of a secret; empty when nothing is."""
+    """What is wrong with the settings of the place, without a word of a secret; empty when nothing
+    is."""
     variable = f"SLIPSNISSE_AUDIT_{name.upper()}"
     if not _plain(url):
         return f"{variable} must be a plain http or https address, without a password or query."
-    return _bucket_problem(variable, url) if name == "bucket" else _secret_problem(settings.AUDIT_WEBHOOK_SECRET)
+    return (
+        _bucket_problem(variable, url)
+        if name == "bucket"
+        else _secret_problem(settings.AUDIT_WEBHOOK_SECRET)
+    )
 
 
 def _plain(url: str) -> bool:
@@ -109,7 +119,9 @@ def _secret_problem(secret: str) -> str:
 def _handed_over(name: str, url: str, hand_over: Callable[[str, Line], Awaitable[None]]) -> int:
     if problem := check(name, url):
         raise ConfigInvalid(problem, remedy="Correct the setting, then restart the site.")
-    stand, until, done = _stand(name, url), time.monotonic() + ROUND_SECONDS, 0
+    stand = _stand(name, url)
+    until = time.monotonic() + ROUND_SECONDS
+    done = 0
     for each in AuditSeal.objects.filter(number__gt=stand.value).order_by("number")[:AT_ONCE]:
         if done and time.monotonic() >= until:
             break
@@ -134,9 +146,14 @@ def _labels(url: str) -> str:
 
 
 async def _post(url: str, seal: Line) -> None:
-    body, secret = seal.text.encode(), settings.AUDIT_WEBHOOK_SECRET
+    body = seal.text.encode()
+    secret = settings.AUDIT_WEBHOOK_SECRET
     message = f"seal-{seal.number}"
-    signed = webhook_headers(message=message, seconds=int(time.time()), body=body, secret=secret) if secret else {}
+    signed = (
+        webhook_headers(message=message, seconds=int(time.time()), body=body, secret=secret)
+        if secret
+        else {}
+    )
     headers = {"Content-Type": "application/json", "webhook-id": message, **signed}
     answer = await _request("POST", url, body, headers)
     if not 200 <= answer.status < 300:
@@ -157,23 +174,36 @@ async def _put(url: str, seal: Line) -> None:
 
 
 async def _there_already(where: str, body: bytes, number: int) -> None:
-    """An object of this number is there: our own, whose answer was lost, or something else. Raises NotKept for that."""
+    """An object of this number is there: our own, whose answer was lost, or something else. Raises
+    NotKept for that."""
     answer = await _request("GET", where, None, _signed("GET", where, b"", {}), _ANSWER_BYTES)
     if answer.status in (401, 403):
         log.warning(
-            "audit.kept_unseen", seal=number, why="an object with this number exists, but the site cannot read it"
+            "audit.kept_unseen",
+            seal=number,
+            why="an object with this number exists, but the site cannot read it",
         )
     elif answer.status != 200 or answer.body != body:
         raise NotKept(f"another object is stored in the place of checkpoint {number}")
 
 
 def _signed(method: str, url: str, body: bytes, headers: dict[str, str]) -> dict[str, str]:
-    keys = sigv4.Keys(settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET, settings.AUDIT_BUCKET_REGION)
+    keys = sigv4.Keys(
+        settings.AUDIT_BUCKET_KEY_ID, settings.AUDIT_BUCKET_SECRET, settings.AUDIT_BUCKET_REGION
+    )
     return sigv4.signed(method, url, body, headers, keys=keys, now=datetime.now(UTC))
 
 
-async def _request(method: str, url: str, body: bytes | None, headers: dict[str, str], read: int = 0) -> once.Answer:
+async def _request(
+    method: str, url: str, body: bytes | None, headers: dict[str, str], read: int = 0
+) -> once.Answer:
     networks = tuple(settings.AUDIT_NETWORKS)
     return await once.request(
-        method, url, body, headers, networks=networks, connect_seconds=SECONDS / 2, answer_bytes=read
+        method,
+        url,
+        body,
+        headers,
+        networks=networks,
+        connect_seconds=SECONDS / 2,
+        answer_bytes=read,
     )

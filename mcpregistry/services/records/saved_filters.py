@@ -23,25 +23,38 @@ def filters_of(user: User) -> QuerySet[SavedFilter]:
     return found.order_by(theirs, "name", "pk")[:_SHOWN]
 
 
-def save_filter(*, user: User, name: str, query: str, shared: bool, known: Collection[str]) -> SavedFilter:
-    """Keep the view under this name, in place of one of the same name. Only what the list knows (``known``) is kept."""
+def save_filter(
+    *, user: User, name: str, query: str, shared: bool, known: Collection[str]
+) -> SavedFilter:
+    """Keep the view under this name, in place of one of the same name. Only what the list knows
+    (``known``) is kept."""
     name = " ".join(name.split())[:60]
     if not name:
-        raise Conflict(error_texts.required("A name"), remedy="Enter a name, for example: Failed this week.")
+        raise Conflict(
+            error_texts.required("A name"), remedy="Enter a name, for example: Failed this week."
+        )
     pairs = [(key, value) for key, value in parse_qsl(query.lstrip("?")) if key in known]
     kept = urlencode(pairs)
     if len(kept) > SavedFilter._meta.get_field("query").max_length:  # type: ignore[operator]
         raise Conflict("The filter is too long to be saved.", remedy="Search for fewer words.")
     others = SavedFilter.objects.filter(owner=user).exclude(name=name)
     if others.count() >= MOST:
-        raise Conflict(f"You can save at most {MOST} filters.", remedy="Delete a filter that you no longer use.")
-    return SavedFilter.objects.update_or_create(owner=user, name=name, defaults={"query": kept, "shared": shared})[0]
+        raise Conflict(
+            f"You can save at most {MOST} filters.",
+            remedy="Delete a filter that you no longer use.",
+        )
+    return SavedFilter.objects.update_or_create(
+        owner=user, name=name, defaults={"query": kept, "shared": shared}
+    )[0]
 
 
 def remove_filter(*, user: User, pk: int) -> str:
-    """Remove the person's own filter; returns its name. Raises NotFound, for one of somebody else as well."""
+    """Remove the person's own filter; returns its name. Raises NotFound, for one of somebody else
+    as well."""
     found = SavedFilter.objects.filter(owner=user, pk=pk).first()
     if found is None:
-        raise NotFound("You do not own this filter.", remedy="Ask its owner to delete it, if it is shared.")
+        raise NotFound(
+            "You do not own this filter.", remedy="Ask its owner to delete it, if it is shared."
+        )
     found.delete()
     return found.name

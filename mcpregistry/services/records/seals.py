@@ -1,7 +1,8 @@
 """Seals: how far every chain had come, signed together by the clock at least every minute.
 
-A chain alone cannot show that its tail was cut off, nor the log that a whole chain is gone: the seals can. They are
-chained to one another, so the same holds of them up to the newest one, and that goes out of reach (``sinks.py``).
+A chain alone cannot show that its tail was cut off, nor the log that a whole chain is gone: the
+seals can. They are chained to one another, so the same holds of them up to the newest one, and that
+goes out of reach (``sinks.py``).
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ QUIET = timedelta(hours=1)  # a seal that says nothing new is made only so often
 _LATEST_COMMIT = timedelta(minutes=1)  # for which an entry may have its number and not be seen yet
 _PAGE = 500
 
-_LOST, _LOG = "audit.checkpoints_lost", "audit"  # kind and subject of an entry
+# kind and subject of an entry
+_LOST = "audit.checkpoints_lost"
+_LOG = "audit"
 
 Heads = dict[str, tuple[int, str]]  # of each writer: how many entries, and the hash of the last
 
 
 def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) -> AuditSeal | None:
-    """Seal what has come since the last seal; the clock calls it. None when nothing has, or another clock was faster.
+    """Seal what has come since the last seal; the clock calls it. None when nothing has, or another
+    clock was faster.
 
     ``entries`` and ``seals`` are the models as a migration knows them.
     """
@@ -44,8 +48,16 @@ def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) ->
     books = _moved_books(now) if entries is AuditEntry else {}
     if last is not None and not moved and not books and now - last.at < QUIET:
         return None
-    number, prev, key_id = (last.number + 1, last.hash, newest_key()) if last else (1, GENESIS, newest_key())
-    said = {"number": number, "at": now.isoformat(), "upto": upto, "prev": prev, "heads": standing | moved}
+    number, prev, key_id = (
+        (last.number + 1, last.hash, newest_key()) if last else (1, GENESIS, newest_key())
+    )
+    said = {
+        "number": number,
+        "at": now.isoformat(),
+        "upto": upto,
+        "prev": prev,
+        "heads": standing | moved,
+    }
     body = canonical(said | ({"books": books} if books else {}))
     row = {"number": number, "at": now, "upto": upto, "prev": prev, "body": body, "key_id": key_id}
     try:
@@ -57,7 +69,8 @@ def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) ->
 
 
 def replace_lost(actor: str) -> bool:
-    """If there is no seal, make one, and record that all were deleted: migrations make the first one."""
+    """If there is no seal, make one, and record that all were deleted: migrations make the first
+    one."""
     if AuditSeal.objects.exists():
         return False
     log.warning(_LOST)
@@ -69,28 +82,40 @@ def replace_lost(actor: str) -> bool:
 
 def losses() -> list[datetime]:
     """Times at which the log recorded that all seals were deleted."""
-    return [*AuditEntry.objects.filter(subject=_LOG, kind=_LOST).order_by("id").values_list("at", flat=True)]
+    return [
+        *AuditEntry.objects.filter(subject=_LOG, kind=_LOST)
+        .order_by("id")
+        .values_list("at", flat=True)
+    ]
 
 
 def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, Heads, int]:
-    """The heads that no seal has told of yet; that of the configuration, told or not; the newest entry looked at."""
+    """The heads that no seal has told of yet; that of the configuration, told or not; the newest
+    entry looked at."""
     settled = seals.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
     since, known = (settled.upto, settled.number) if settled else (0, 0)
     told: dict[str, Any] = {}
-    for body in seals.objects.filter(number__gte=known).order_by("number").values_list("body", flat=True):
+    for body in (
+        seals.objects.filter(number__gte=known).order_by("number").values_list("body", flat=True)
+    ):
         told |= _said(body, "heads")
     near = entries.objects.filter(id__gt=since).order_by()
     ids = sorted(near.values("writer").annotate(last=Max("id")).values_list("last", flat=True))
-    # Those of the configuration are written in transactions of any length, so its chain is looked at by itself.
+    # Those of the configuration are written in transactions of any length, so its chain is looked
+    # at by itself.
     standing = _heads(entries.objects.filter(writer=CHAIN).order_by("-seq")[:1])
-    found = [_heads(entries.objects.filter(id__in=ids[start : start + _PAGE])) for start in range(0, len(ids), _PAGE)]
+    found = [
+        _heads(entries.objects.filter(id__in=ids[start : start + _PAGE]))
+        for start in range(0, len(ids), _PAGE)
+    ]
     heads = {writer: head for some in [*found, standing] for writer, head in some.items()}
     moved = {writer: head for writer, head in heads.items() if told.get(writer) != list(head)}
     return moved, standing, max([last.upto if last else 0, *ids])
 
 
 def _moved_books(now: datetime) -> Heads:
-    """The heads of the books of energy and budgets with new entries that no recent seal includes."""
+    """The heads of the books of energy and budgets with new entries that no recent seal
+    includes."""
     settled = AuditSeal.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
     since = settled.at - _LATEST_COMMIT if settled else None
     recent = AuditSeal.objects.filter(at__gt=since) if since else AuditSeal.objects.all()
@@ -101,12 +126,15 @@ def _moved_books(now: datetime) -> Heads:
 
 
 def _said(body: Any, name: str) -> dict[str, Any]:
-    """What a seal says of chains or books; nothing if it was changed so that it cannot be read, which verifying finds."""
+    """What a seal says of chains or books; nothing if it was changed so that it cannot be read,
+    which verifying finds."""
     try:
         said = json.loads(body).get(name, {})
     except (TypeError, ValueError, AttributeError, RecursionError):
         return {}
-    is_whole = isinstance(said, dict) and all(isinstance(head, list) and len(head) == 2 for head in said.values())
+    is_whole = isinstance(said, dict) and all(
+        isinstance(head, list) and len(head) == 2 for head in said.values()
+    )
     return said if is_whole else {}
 
 
@@ -137,7 +165,8 @@ def looked(seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS) -> 
         elif not problem and each.prev != head:
             problem = "it does not follow the checkpoint before it"
         yield Looked(each, {} if problem else heads_of(each), problem)
-        number, head = each.number, each.hash
+        number = each.number
+        head = each.hash
 
 
 def heads_of(each: AuditSeal) -> Heads:
@@ -147,7 +176,9 @@ def heads_of(each: AuditSeal) -> Heads:
 
 def books_of(each: AuditSeal) -> Heads:
     """What a seal that holds says of the books of energy and budgets."""
-    return {name: (seq, head) for name, (seq, head) in json.loads(each.body).get("books", {}).items()}
+    return {
+        name: (seq, head) for name, (seq, head) in json.loads(each.body).get("books", {}).items()
+    }
 
 
 def seal_problem(each: AuditSeal) -> str:
@@ -159,7 +190,11 @@ def seal_problem(each: AuditSeal) -> str:
         return f"it cannot be verified. {error.message} {error.remedy}"
     body = json.loads(each.body)  # it is signed, so it is as we wrote it
     said = (body["number"], datetime.fromisoformat(body["at"]), body["upto"], body["prev"])
-    return "" if said == (each.number, each.at, each.upto, each.prev) else "a column does not match its text"
+    return (
+        ""
+        if said == (each.number, each.at, each.upto, each.prev)
+        else "a column does not match its text"
+    )
 
 
 def line_of(each: AuditSeal) -> str:

@@ -1,4 +1,5 @@
-"""Whether the books of energy and budgets follow from their signed entries, and reach as far as they were sealed."""
+"""Whether the books of energy and budgets follow from their signed entries, and reach as far as
+they were sealed."""
 
 from __future__ import annotations
 
@@ -56,10 +57,13 @@ def moved_heads(since: datetime | None, told: Heads) -> Heads:
     return {name: head for name, head in found.items() if told.get(name) != head}
 
 
-def lost_heads(heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Collection[str]) -> Iterator[str]:
+def lost_heads(
+    heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Collection[str]
+) -> Iterator[str]:
     """One sentence for each book that does not reach as far as it was sealed.
 
-    ``surely_there``: books whose deletion, if there was one, the log itself tells of: it is not in an archive yet.
+    ``surely_there``: books whose deletion, if there was one, the log itself tells of: it is not in
+    an archive yet.
     """
     by_book: dict[str, list[tuple[int, str]]] = {}
     for name, head in heads:
@@ -68,7 +72,9 @@ def lost_heads(heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Colle
         tables, key = _parts(name)
         if not is_gone(name):
             yield from _lost_entries(name, tables.entries(key), own)
-        elif not is_deletion_recorded(name) and (name in surely_there or not AuditArchive.objects.exists()):
+        elif not is_deletion_recorded(name) and (
+            name in surely_there or not AuditArchive.objects.exists()
+        ):
             yield f"The book {name} is missing, although a checkpoint covers it and no audit entry records its deletion."
 
 
@@ -81,7 +87,8 @@ def _lost_entries(name: str, entries: QuerySet[Any], heads: list[tuple[int, str]
         for seq, head in page:
             if seq in found and found[seq] != head:
                 yield f"Book {name}: entry {seq} was changed, although a checkpoint covers it."
-            elif seq not in found and (first is None or first < seq):  # else retention has taken it away
+            elif seq not in found and (first is None or first < seq):
+                # else retention has taken it away
                 yield f"Book {name}: entry {seq} is missing, although a checkpoint covers it."
 
 
@@ -106,19 +113,25 @@ def _parts(name: str) -> tuple[BookTables, str]:
 
 
 def balance_problems() -> Iterator[str]:
-    """One sentence for each book whose balance is not that of its last entry. Reads one entry of each."""
+    """One sentence for each book whose balance is not that of its last entry. Reads one entry of
+    each."""
     for kind in TABLES:
         yield from head_problems(kind)
     yield from unbalanced_periods(database_now())
 
 
 def head_problems(kind: str) -> Iterator[str]:
-    """One sentence for each book of this kind that does not end with its last entry, or whose level is another.
+    """One sentence for each book of this kind that does not end with its last entry, or whose level
+    is another.
 
     Each book is read with its last entry in one query, because others add entries in the meantime.
     """
     tables = TABLES[kind]
-    last = tables.entry.objects.filter(**{tables.column: OuterRef("pk")}, seq__gt=0).order_by("-seq").values("pk")[:1]
+    last = (
+        tables.entry.objects.filter(**{tables.column: OuterRef("pk")}, seq__gt=0)
+        .order_by("-seq")
+        .values("pk")[:1]
+    )
     for book in streamed(tables.book.objects.annotate(last=Subquery(last)).order_by("pk")):
         entry = tables.entry.objects.filter(pk=book.last).first() if book.last else None
         if problem := _head_problem(book, entry):
@@ -127,7 +140,8 @@ def head_problems(kind: str) -> Iterator[str]:
 
 def _head_problem(book: Any, entry: Any) -> str:
     named = (book.book_seq, book.book_hash, book.book_at)
-    if named != ((entry.seq, entry.hash, entry.at) if entry else (0, GENESIS, None)):  # seals follow ``book_at``
+    # seals follow ``book_at``
+    if named != ((entry.seq, entry.hash, entry.at) if entry else (0, GENESIS, None)):
         return "its last entry is not the one that it refers to"
     if entry is None:
         return ""
@@ -139,12 +153,17 @@ def _head_problem(book: Any, entry: Any) -> str:
 
 
 def is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
-    """Whether the level follows from the entry. An earlier time than the entry's would let energy come back twice."""
-    return abs(entry.after - pool.level) <= CLOSE * max(1.0, pool.capacity) and pool.level_at >= entry.at
+    """Whether the level follows from the entry. An earlier time than the entry's would let energy
+    come back twice."""
+    return (
+        abs(entry.after - pool.level) <= CLOSE * max(1.0, pool.capacity)
+        and pool.level_at >= entry.at
+    )
 
 
 def unbalanced_periods(now: datetime) -> Iterator[str]:
-    """Periods of budgets that go on, and have spent something else than the entries of their budget say."""
+    """Periods of budgets that go on, and have spent something else than the entries of their budget
+    say."""
     going_on = with_signed_spending(BudgetPeriod.objects.filter(end__gt=now))
     for period in going_on.exclude(spent=F("signed")).select_related("budget"):
         yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
@@ -153,11 +172,16 @@ def unbalanced_periods(now: datetime) -> Iterator[str]:
 def with_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
     """Each with ``signed``: what it has spent by the last entry of its budget.
 
-    If that is of another period, because somebody has changed where periods begin, the sum of the entries counts.
+    If that is of another period, because somebody has changed where periods begin, the sum of the
+    entries counts.
     """
     same = BudgetEntry.objects.filter(budget=OuterRef("budget"))
-    last = same.filter(seq=OuterRef("budget__book_seq"), start=OuterRef("start"), end=OuterRef("end")).values("spent")
-    within = same.filter(at__gte=OuterRef("start"), at__lt=OuterRef("end")).order_by().values("budget")
+    last = same.filter(
+        seq=OuterRef("budget__book_seq"), start=OuterRef("start"), end=OuterRef("end")
+    ).values("spent")
+    within = (
+        same.filter(at__gte=OuterRef("start"), at__lt=OuterRef("end")).order_by().values("budget")
+    )
     total = within.annotate(total=Sum("amount")).values("total")
     return periods.annotate(signed=Coalesce(Subquery(last), Subquery(total), 0))
 
@@ -172,7 +196,8 @@ def broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
     """
     tables = TABLES[kind]
     for book in tables.book.objects.order_by("pk"):
-        before, (since, _) = None, (after or {}).get(book.book_name, (0, ""))
+        before = None
+        (since, _) = (after or {}).get(book.book_name, (0, ""))
         changed = _last_change(book)
         for entry in streamed(tables.entries(book.pk).filter(seq__gte=since)):
             problem = entry.problem(book.book_name) or _break_between(before, entry)
@@ -188,7 +213,10 @@ def _break_between(before: Any, entry: Any) -> str:
         return ""
     if (entry.seq, entry.prev) != (before.seq + 1, before.hash):
         return "it does not follow the entry before it"
-    is_same_period = isinstance(entry, BudgetEntry) and (entry.start, entry.end) == (before.start, before.end)
+    is_same_period = isinstance(entry, BudgetEntry) and (entry.start, entry.end) == (
+        before.start,
+        before.end,
+    )
     if is_same_period and entry.spent != before.spent + entry.amount:
         return "the amount spent in its period does not match the entry before it and its amount"
     return ""
@@ -196,8 +224,14 @@ def _break_between(before: Any, entry: Any) -> str:
 
 def _last_change(book: Any) -> int:
     """The number of the entry from which on energy comes back at the rate that the pool has now."""
-    settings = EnergyEntry.objects.filter(pool=book.pk, kind=EnergyEntry.Kind.SETTING, seq__lte=book.book_seq)
-    last = settings.order_by("-seq").values_list("seq", flat=True).first() if isinstance(book, EnergyPool) else 0
+    settings = EnergyEntry.objects.filter(
+        pool=book.pk, kind=EnergyEntry.Kind.SETTING, seq__lte=book.book_seq
+    )
+    last = (
+        settings.order_by("-seq").values_list("seq", flat=True).first()
+        if isinstance(book, EnergyPool)
+        else 0
+    )
     return last or 0
 
 

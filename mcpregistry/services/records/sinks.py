@@ -1,7 +1,9 @@
-"""Where seals are kept out of the database's reach: a file to which lines are only ever added, syslog, and over HTTP.
+"""Where seals are kept out of the database's reach: a file to which lines are only ever added,
+syslog, and over HTTP.
 
-The clock hands over what a place lacks, in order, after each seal. The file says itself how far it has come; what
-the others have is noted (``remote_sinks``: webhook and bucket). A place that cannot be reached gets its seals later.
+The clock hands over what a place lacks, in order, after each seal. The file says itself how far it
+has come; what the others have is noted (``remote_sinks``: webhook and bucket). A place that cannot
+be reached gets its seals later.
 """
 
 from __future__ import annotations
@@ -35,21 +37,27 @@ _PAGE = 500
 
 
 def deliver() -> None:
-    """Hand over the seals that each configured place lacks. One that fails is told of in the log, and tried next time."""
+    """Hand over the seals that each configured place lacks. One that fails is told of in the log,
+    and tried next time."""
     for name, place, hand_over in (
-        ("file", settings.AUDIT_FILE, to_file), ("syslog", settings.AUDIT_SYSLOG, to_syslog),
+        ("file", settings.AUDIT_FILE, to_file),
+        ("syslog", settings.AUDIT_SYSLOG, to_syslog),
         ("webhook", settings.AUDIT_WEBHOOK, remote_sinks.to_webhook),
         ("bucket", settings.AUDIT_BUCKET, remote_sinks.to_bucket),
-    ):  # fmt: skip
+    ):
         try:
             if place:
                 hand_over(place)
-        except (OSError, ValueError, SlipsnisseError, remote_sinks.NotKept) as error:  # a time-out is an OSError
-            log.error("audit.not_kept_outside", place=name, error=f"{type(error).__name__}: {error}")
+        except (OSError, ValueError, SlipsnisseError, remote_sinks.NotKept) as error:
+            # a time-out is an OSError
+            log.error(
+                "audit.not_kept_outside", place=name, error=f"{type(error).__name__}: {error}"
+            )
 
 
 def problems() -> Iterator[str]:
-    """What is wrong with the settings of the places, without a word of a secret; a system check asks at each start."""
+    """What is wrong with the settings of the places, without a word of a secret; a system check
+    asks at each start."""
     for name, url in remote_sinks.configured():
         if problem := remote_sinks.check(name, url):
             yield problem
@@ -66,13 +74,17 @@ def problems() -> Iterator[str]:
 
 
 def to_file(path: str) -> int:
-    """Append to the file, and to the disk, what it lacks; returns how many. Raises OSError, ValueError for another file."""
+    """Append to the file, and to the disk, what it lacks; returns how many. Raises OSError,
+    ValueError for another file."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "rb+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # of two workers each seal is written by one
         last, whole = _last_line(file)
         number = _number_of(last) if last else 0
-        lines = [line_of(each) for each in AuditSeal.objects.filter(number__gt=number).order_by("number")[:AT_ONCE]]
+        lines = [
+            line_of(each)
+            for each in AuditSeal.objects.filter(number__gt=number).order_by("number")[:AT_ONCE]
+        ]
         if lines:
             start = "" if whole else "\n"  # a line that was broken off by a crash stays as it is
             file.write((start + "".join(f"{line}\n" for line in lines)).encode())
@@ -91,7 +103,9 @@ def _number_of(line: bytes) -> int:
 
 def _last_line(file: BinaryIO) -> tuple[bytes, bool]:
     """The last whole line, and whether nothing comes after it."""
-    size, step, found = file.seek(0, os.SEEK_END), 64 * 1024, b""
+    size = file.seek(0, os.SEEK_END)
+    step = 64 * 1024
+    found = b""
     while size and found.count(b"\n") < 2 and len(found) < size:
         found = os.pread(file.fileno(), min(step, size), max(0, size - step))
         step *= 4
@@ -100,7 +114,8 @@ def _last_line(file: BinaryIO) -> tuple[bytes, bool]:
 
 
 def to_syslog(address: str) -> int:
-    """Send what was not sent yet, without the heads, for a datagram is short: the signature stands for them."""
+    """Send what was not sent yet, without the heads, for a datagram is short: the signature stands
+    for them."""
     sent, _ = Figure.objects.get_or_create(name=_SENT, labels="{}")
     seals = [*AuditSeal.objects.filter(number__gt=sent.value).order_by("number")[:AT_ONCE]]
     if not seals:
@@ -108,9 +123,7 @@ def to_syslog(address: str) -> int:
     handler = _Syslog(syslog_address(address), SysLogHandler.LOG_AUTH)
     try:
         for each in seals:
-            said = (
-                f"slipsnisse: audit seal {each.number} at {each.at.isoformat()} key {each.key_id} signature {each.hash}"
-            )
+            said = f"slipsnisse: audit seal {each.number} at {each.at.isoformat()} key {each.key_id} signature {each.hash}"
             handler.emit(logging.LogRecord(__name__, logging.INFO, "", 0, said, None, None))
             Figure.objects.filter(pk=sent.pk).update(value=each.number)
     finally:
@@ -134,7 +147,9 @@ def syslog_address(text: str) -> str | tuple[str, int]:
         why = ""
     except ValueError as error:  # an address or port that is none
         why = f" ({error})"
-    raise ValueError(f"SLIPSNISSE_AUDIT_SYSLOG must be a path such as /dev/log or udp://HOST:PORT, not {text!r}{why}.")
+    raise ValueError(
+        f"SLIPSNISSE_AUDIT_SYSLOG must be a path such as /dev/log or udp://HOST:PORT, not {text!r}{why}."
+    )
 
 
 # Comparing
@@ -146,7 +161,8 @@ def is_seal(line: str) -> bool:
 
 
 def missing(lines: Iterable[str], known: archives.Archives | None = None) -> Iterator[str]:
-    """One sentence for each kept seal that the database no longer has as it was, and for each chain that is shorter.
+    """One sentence for each kept seal that the database no longer has as it was, and for each chain
+    that is shorter.
 
     Raises ValueError, KeyError or TypeError for a line that no such file holds.
     """

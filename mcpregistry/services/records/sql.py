@@ -1,5 +1,5 @@
-"""What statements in raw SQL share: those of the recorder, whose hot path cannot afford the ORM, and of what
-must write the very same (``ending.py``, ``audit.py``)."""
+"""What statements in raw SQL share: those of the recorder, whose hot path cannot afford the ORM,
+and of what must write the very same (``ending.py``, ``audit.py``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def insert_into(table: str, columns: Iterable[str]) -> str:
 
 
 def moment(value: datetime | None) -> datetime | str | None:
-    """As ``adapt_datetimefield_value``, which takes ten times as long; our moments are in UTC, as is the database."""
+    """As ``adapt_datetimefield_value``, which takes ten times as long; our moments are in UTC, as
+    is the database."""
     if value is None or vendor() != "sqlite":
         return value
     return value.replace(tzinfo=None).isoformat(" ")

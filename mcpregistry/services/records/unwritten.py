@@ -1,4 +1,5 @@
-"""Finds calls, messages and permits without an entry in the audit log: they were inserted into the database by hand."""
+"""Finds calls, messages and permits without an entry in the audit log: they were inserted into the
+database by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import CharField, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import (
+    CharField,
+    Count,
+    Exists,
+    IntegerField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+)
 from django.db.models.functions import Coalesce, Concat
 
 from mcpregistry.db import streamed
@@ -32,12 +43,17 @@ class Part:
 
 def next_part(model: type[Invocation] | type[Conversation], after: str, most: int) -> Part:
     """The next ``most`` rows behind ``after``; without an end if fewer are left."""
-    last = model.objects.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[most - 1 : most]
+    last = (
+        model.objects.filter(pk__gt=after)
+        .order_by("pk")
+        .values_list("pk", flat=True)[most - 1 : most]
+    )
     return Part(after, next(iter(last), ""))
 
 
 def calls(part: Part) -> Iterator[str]:
-    """One sentence for each call without an entry. The archive takes no entry of a call that is still recorded."""
+    """One sentence for each call without an entry. The archive takes no entry of a call that is
+    still recorded."""
     entries = _entries("call:").filter(kind__startswith="call.")
     rows = part.of(Invocation.objects.filter(~Exists(entries))).values_list("pk", flat=True)
     yield from (f"call {call}: it has no audit entry" for call in streamed(rows))
@@ -46,11 +62,18 @@ def calls(part: Part) -> Iterator[str]:
 def messages(part: Part) -> Iterator[str]:
     """One sentence for each conversation with more messages than entries about them.
 
-    ``bound_messages`` compares what the entries say. If entries were archived, nothing can be concluded.
+    ``bound_messages`` compares what the entries say. If entries were archived, nothing can be
+    concluded.
     """
     if AuditArchive.objects.exists():
         return
-    grouped = _entries("conversation:").filter(kind=WRITTEN).order_by().values("subject").annotate(n=Count("pk"))
+    grouped = (
+        _entries("conversation:")
+        .filter(kind=WRITTEN)
+        .order_by()
+        .values("subject")
+        .annotate(n=Count("pk"))
+    )
     written = Coalesce(Subquery(grouped.values("n"), output_field=IntegerField()), 0)
     rows = part.of(Conversation.objects.annotate(rows=Count("messages"), entries=written))
     for pk, messages, entries in streamed(rows.values_list("pk", "rows", "entries")):
@@ -65,4 +88,6 @@ def permits(now: datetime) -> Iterator[str]:
 
 def _entries(kind: str) -> QuerySet[AuditEntry]:
     """The entries about the outer query's row."""
-    return AuditEntry.objects.filter(subject=Concat(Value(kind), OuterRef("pk"), output_field=CharField()))
+    return AuditEntry.objects.filter(
+        subject=Concat(Value(kind), OuterRef("pk"), output_field=CharField())
+    )

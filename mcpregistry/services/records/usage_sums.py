@@ -1,9 +1,10 @@
 """Sums of usage that the clock works out ahead, so that no page adds up the rows of weeks.
 
-First those of each day that is over, by endpoint and tool and by who called, once; of them the sums of every period that pages ask for, as
-they will ask in this hour, and in the next, until its first pass. They are made of counted hours and checked against them by
-whoever reads (``queries.usage_sums.stored``): nothing has to be taken back when an hour changes. After an upgrade days are made
-a month a pass, and periods when all days are there; until then pages read the hours.
+First those of each day that is over, by endpoint and tool and by who called, once; of them the sums
+of every period that pages ask for, as they will ask in this hour, and in the next, until its first
+pass. They are made of counted hours and checked against them by whoever reads
+(``queries.usage_sums.stored``): nothing has to be taken back when an hour changes. After an upgrade
+days are made a month a pass, and periods when all days are there; until then pages read the hours.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from django.db import transaction
 
 from mcpregistry.db import one_moment
 from mcpregistry.domain.usage import DAY, HOUR, spans
-from mcpregistry.domain.usage_sums import PARTS, Kind, Line, Lines, Sums, grouped, joined, lines_of, packed, unpacked
+from mcpregistry.domain.usage_sums import (
+    PARTS,
+    Kind,
+    Line,
+    Lines,
+    Sums,
+    grouped,
+    joined,
+    lines_of,
+    packed,
+    unpacked,
+)
 from mcpregistry.models import CountedSpan, UsageSums
 from mcpregistry.models.usage import Span
 from mcpregistry.queries import overview, usage
@@ -32,8 +44,8 @@ _OF_DAYS = (Kind.BY_ENDPOINT, Kind.CALLERS)  # the others are sums of these
 
 
 class Window(NamedTuple):
-    """A period and the one before it, which begins with ``begins``, and ends with ``since``. ``kinds``: what is wanted of
-    it; none: its busiest tools alone."""
+    """A period and the one before it, which begins with ``begins``, and ends with ``since``.
+    ``kinds``: what is wanted of it; none: its busiest tools alone."""
 
     name: str
     begins: datetime
@@ -43,7 +55,8 @@ class Window(NamedTuple):
 
 
 def windows(until: datetime) -> list[Window]:
-    """What pages ask for while hours are counted up to ``until``: in the hour after it, and in the next one."""
+    """What pages ask for while hours are counted up to ``until``: in the hour after it, and in the
+    next one."""
     found = []
     for hour in (until, until + HOUR):
         for each in usage.PERIODS.values():
@@ -56,7 +69,8 @@ def windows(until: datetime) -> list[Window]:
 
 
 def refresh(now: datetime) -> int:
-    """Make what is not there or does not agree with the hours any more. Returns how many sums were made."""
+    """Make what is not there or does not agree with the hours any more. Returns how many sums were
+    made."""
     until = usage.counted_hours(now)
     if until is None:
         return 0
@@ -65,7 +79,9 @@ def refresh(now: datetime) -> int:
     hours = _Hours(begins, until)
     there = hours.there
     days = [
-        day for day in hours.days if not all((name_of(kind, OF_A_DAY), day, day + DAY) in there for kind in _OF_DAYS)
+        day
+        for day in hours.days
+        if not all((name_of(kind, OF_A_DAY), day, day + DAY) in there for kind in _OF_DAYS)
     ]
     for day in days[:_DAYS_IN_ONE_PASS]:
         _make_day(day)
@@ -83,7 +99,9 @@ Place = tuple[str, datetime, datetime]
 def _names(wanted: Iterable[Window]) -> list[Place]:
     found = []
     for window in wanted:
-        names = [name_of(kind, window.name) for kind in window.kinds] or [overview.sums_name(window.name)]
+        names = [name_of(kind, window.name) for kind in window.kinds] or [
+            overview.sums_name(window.name)
+        ]
         found += [(name, window.begins, window.until) for name in names]
     return found
 
@@ -97,7 +115,9 @@ class _Hours:
     rows: list[tuple[datetime, int, int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        within = CountedSpan.objects.filter(span=Span.HOUR, begins__gte=self.begins, begins__lt=self.until)
+        within = CountedSpan.objects.filter(
+            span=Span.HOUR, begins__gte=self.begins, begins__lt=self.until
+        )
         rows = within.order_by("begins").values_list("begins", "calls", "errors", "unsettled")
         object.__setattr__(self, "rows", list(rows))
 
@@ -107,18 +127,25 @@ class _Hours:
 
     @cached_property
     def _up_to(self) -> list[list[int]]:
-        columns = [[row[1] for row in self.rows], [row[2] for row in self.rows], [row[3] for row in self.rows]]
+        columns = [
+            [row[1] for row in self.rows],
+            [row[2] for row in self.rows],
+            [row[3] for row in self.rows],
+        ]
         return [[0, *accumulate(column)] for column in columns]
 
     def agreed(self, begins: datetime, until: datetime) -> Agreed:
         """What readers ask for of a part of it."""
-        first, last = bisect_left(self._at, begins), bisect_left(self._at, until)
+        first = bisect_left(self._at, begins)
+        last = bisect_left(self._at, until)
         return Agreed(last - first, *(sums[last] - sums[first] for sums in self._up_to))
 
     @cached_property
     def days(self) -> list[datetime]:
         """Those whose hours were added up, and that lie whole within it."""
-        within = CountedSpan.objects.filter(span=Span.DAY, begins__gte=self.begins, begins__lte=self.until - DAY)
+        within = CountedSpan.objects.filter(
+            span=Span.DAY, begins__gte=self.begins, begins__lte=self.until - DAY
+        )
         return sorted(within.values_list("begins", flat=True))
 
     @cached_property
@@ -138,7 +165,10 @@ def _make_day(day: datetime) -> None:
         hours = _Hours(day, day + DAY)
         sums = {kind: added_up(PARTS[kind], day, day + DAY) for kind in _OF_DAYS}
     _write(
-        [_row((name_of(kind, OF_A_DAY), day, day + DAY), hours, lines_of(found, {})) for kind, found in sums.items()]
+        [
+            _row((name_of(kind, OF_A_DAY), day, day + DAY), hours, lines_of(found, {}))
+            for kind, found in sums.items()
+        ]
     )
 
 
@@ -152,14 +182,20 @@ def _make(wanted: Sequence[Window], begins: datetime, until: datetime) -> int:
 
 
 def _rows(kind: Kind, wanted: Sequence[Window], hours: _Hours) -> Iterator[UsageSums]:
-    edges = sorted({edge for window in wanted for edge in (window.begins, window.since, window.until)})
+    edges = sorted(
+        {edge for window in wanted for edge in (window.begins, window.since, window.until)}
+    )
     days = _days(kind, hours)
     parts = {
-        first: _between(kind, first, last, days) for first, last in pairwise(edges) if hours.agreed(first, last).calls
+        first: _between(kind, first, last, days)
+        for first, last in pairwise(edges)
+        if hours.agreed(first, last).calls
     }
     for window in wanted:
         now = joined(sums for first, sums in parts.items() if window.since <= first)
-        before = joined(sums for first, sums in parts.items() if window.begins <= first < window.since)
+        before = joined(
+            sums for first, sums in parts.items() if window.begins <= first < window.since
+        )
         for name, lines in _of_window(kind, window, now, before):
             yield _row((name, window.begins, window.until), hours, lines)
 
@@ -174,7 +210,10 @@ def _of_window(kind: Kind, window: Window, now: Sums, before: Sums) -> Iterator[
 def _of_tools(window: Window, now: Sums, before: Sums) -> Iterator[tuple[str, Lines]]:
     if window.kinds:
         yield name_of(Kind.TOOLS, window.name), lines_of(now, before, advised=True)
-        yield name_of(Kind.SERVERS, window.name), lines_of(grouped(now, (0,)), grouped(before, (0,)))
+        yield (
+            name_of(Kind.SERVERS, window.name),
+            lines_of(grouped(now, (0,)), grouped(before, (0,))),
+        )
     else:
         lines = lines_of(now, {})
         busy = sorted((row for row in lines.rows if row.name[0]), key=_calls, reverse=True)
@@ -193,9 +232,12 @@ def _days(kind: Kind, hours: _Hours) -> set[datetime]:
 
 def _between(kind: Kind, first: datetime, last: datetime, days: set[datetime]) -> Sums:
     whole, around = spans(first, last, days)
-    name, parts = name_of(kind, OF_A_DAY), []
+    name = name_of(kind, OF_A_DAY)
+    parts = []
     for day in whole:
-        body = UsageSums.objects.values_list("body", flat=True).get(name=name, begins=day, until=day + DAY)
+        body = UsageSums.objects.values_list("body", flat=True).get(
+            name=name, begins=day, until=day + DAY
+        )
         lines = unpacked(body)
         parts.append(_now(lines) if lines else added_up(PARTS[kind], day, day + DAY))
     parts += [added_up(PARTS[kind], *each) for each in around]
@@ -216,7 +258,8 @@ def _write(rows: Sequence[UsageSums]) -> None:
     with transaction.atomic():
         for row in rows:
             UsageSums.objects.filter(name=row.name, begins=row.begins, until=row.until).delete()
-        UsageSums.objects.bulk_create(rows, ignore_conflicts=True)  # another clock has made the same
+        # another clock has made the same
+        UsageSums.objects.bulk_create(rows, ignore_conflicts=True)
 
 
 def _forget(begins: datetime, wanted: set[Place]) -> None:

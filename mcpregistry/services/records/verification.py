@@ -1,9 +1,11 @@
-"""Verifying the audit log: each chain by its keys, all by the seals, calls and votes by the log. Never in a request: it may take long.
+"""Verifying the audit log: each chain by its keys, all by the seals, calls and votes by the log.
+Never in a request: it may take long.
 
-Mostly it goes on from where the last verification ended, which is noted with a signature. It reads what is new, makes
-sure that nothing of what was verified or sealed is gone from the ends of the chains, and reads some of the older
-entries and seals again, each time those that were not read for longest. So a change of anything is found within some
-rounds, a cut one at once; ``full`` reads everything. A file of this machine shows if seals are gone together with the note.
+Mostly it goes on from where the last verification ended, which is noted with a signature. It reads
+what is new, makes sure that nothing of what was verified or sealed is gone from the ends of the
+chains, and reads some of the older entries and seals again, each time those that were not read for
+longest. So a change of anything is found within some rounds, a cut one at once; ``full`` reads
+everything. A file of this machine shows if seals are gone together with the note.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from mcpregistry.services.records.archives import Archives, Stand
 log = structlog.get_logger(__name__)
 
 AGAIN = 20_000  # older entries that are read again at a time
-SEALS_AGAIN = 20_000  # older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
+# older seals; a day has at most 2,880 new ones, and 144 verifications by the clock
+SEALS_AGAIN = 20_000
 SEALED_BY = timedelta(minutes=5)  # the clock comes every half minute
 ROWS = 20_000  # calls, and conversations, that are looked for in the log at a time
 MOST_TOLD = 100
@@ -76,24 +79,30 @@ class Report:
 
 @dataclass(slots=True)
 class State:
-    """Until where the log was verified; ``sealed``: how many entries of each writer a seal has told of."""
+    """Until where the log was verified; ``sealed``: how many entries of each writer a seal has told
+    of."""
 
     seal: int = 0
     head: str = GENESIS  # of that seal
     stands: dict[str, Stand] = field(default_factory=dict)
     sealed: dict[str, int] = field(default_factory=dict)
     mark: int = 0  # the newest entry
-    again: tuple[str, Stand] | None = None  # up to where older entries were read again in this round
+    # up to where older entries were read again in this round
+    again: tuple[str, Stand] | None = None
     archives: tuple[int, str] | None = None  # the last record of archives, and its signature
     calls: str = ""  # the last call that was looked for in the log in this round
     conversations: str = ""  # the same of conversations
-    seals_again: tuple[int, str] | None = None  # the last seal that was read again in this round, and its hash
-    books: dict[str, tuple[int, str]] = field(default_factory=dict)  # how far a seal has told of each
+    # the last seal that was read again in this round, and its hash
+    seals_again: tuple[int, str] | None = None
+    # how far a seal has told of each
+    books: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def verify(now: datetime, *, full: bool = False, known: Archives | None = None) -> Report:
-    """Verify the log, note what was found, return it. ``full`` reads all of it; ``known``: whose files were read, perhaps."""
-    began, known = time.monotonic(), known or archives.read()
+    """Verify the log, note what was found, return it. ``full`` reads all of it; ``known``: whose
+    files were read, perhaps."""
+    began = time.monotonic()
+    known = known or archives.read()
     look = _looked(now, known, full=full)
     for _ in range(_TRIES):
         if not (look.problems and known.stale()):
@@ -104,9 +113,14 @@ def verify(now: datetime, *, full: bool = False, known: Archives | None = None) 
     if not look.problems:
         look.keep()
     report = Report(
-        now, look.full, look.entries, len(look.state.stands), tuple(look.problems[:MOST_TOLD]),
-        tuple(look.notes()), time.monotonic() - began,
-    )  # fmt: skip
+        now,
+        look.full,
+        look.entries,
+        len(look.state.stands),
+        tuple(look.problems[:MOST_TOLD]),
+        tuple(look.notes()),
+        time.monotonic() - began,
+    )
     _note(report, look.state)
     return report
 
@@ -132,7 +146,15 @@ def last_report() -> Report | None:
     row = AuditVerification.objects.filter(pk=1).first()
     if row is None:
         return None
-    return Report(row.at, row.full, row.entries, row.chains, tuple(row.problems), tuple(row.notes), row.seconds)
+    return Report(
+        row.at,
+        row.full,
+        row.entries,
+        row.chains,
+        tuple(row.problems),
+        tuple(row.notes),
+        row.seconds,
+    )
 
 
 def noted() -> tuple[State, str]:
@@ -156,7 +178,13 @@ def noted() -> tuple[State, str]:
     archived = tuple(said["archives"]) if said["archives"] else None
     seals_again = tuple(said["seals_again"]) if said.get("seals_again") else None
     books = {name: (seq, head) for name, (seq, head) in said.get("books", {}).items()}
-    read = {"stands": stands, "again": again, "archives": archived, "seals_again": seals_again, "books": books}
+    read = {
+        "stands": stands,
+        "again": again,
+        "archives": archived,
+        "seals_again": seals_again,
+        "books": books,
+    }
     return State(**said | read), ""
 
 
@@ -164,7 +192,8 @@ def _note(report: Report, state: State) -> None:
     """Where something is wrong, the next verification begins where this one did."""
     row = asdict(report) | {"intact": not report.problems}
     if not report.problems:
-        text, key_id = canonical(asdict(state)), newest_key()
+        text = canonical(asdict(state))
+        key_id = newest_key()
         row |= {"state": text, "key_id": key_id, "hash": signature(key_id, "verified", text)}
     AuditVerification.objects.update_or_create(
         pk=1, defaults=row, create_defaults={"state": "", "hash": "", "key_id": "", **row}
@@ -174,12 +203,21 @@ def _note(report: Report, state: State) -> None:
 class _Look:
     """One verification under way."""
 
-    def __init__(self, now: datetime, state: State, known: Archives, before: State, *, full: bool) -> None:
-        self.now, self.state, self.known, self.full = now, state, known, full
+    def __init__(
+        self, now: datetime, state: State, known: Archives, before: State, *, full: bool
+    ) -> None:
+        self.now = now
+        self.state = state
+        self.known = known
+        self.full = full
         # What was verified before must be there, also where everything is read anew.
-        self._verified = {writer: (stand.seq, stand.head) for writer, stand in before.stands.items()}
-        self._seal_before, self._archive_before = (before.seal, before.head), before.archives
-        self._books_before, self._books_told = dict(before.books), list[tuple[str, tuple[int, str]]]()
+        self._verified = {
+            writer: (stand.seq, stand.head) for writer, stand in before.stands.items()
+        }
+        self._seal_before = (before.seal, before.head)
+        self._archive_before = before.archives
+        self._books_before = dict(before.books)
+        self._books_told = list[tuple[str, tuple[int, str]]]()
         self.problems: list[str] = []
         self._file_notes: list[str] = []
         self.entries = 0
@@ -187,7 +225,8 @@ class _Look:
         self.expects_note = True
 
     def all(self) -> None:
-        """Everything, in order: archives and seals first, so that what they tell of must be there."""
+        """Everything, in order: archives and seals first, so that what they tell of must be
+        there."""
         self._file()
         self._archives()
         told = self._seals()
@@ -230,15 +269,21 @@ class _Look:
             newest_seal.keep_newest_seal(make=True, noted=bool(self._seal_before[0]))
         except (OSError, newest_seal.SealFileUnusable) as error:
             why = error.strerror if isinstance(error, OSError) else "another process damaged it"
-            self._file_notes.append(f"The file {newest_seal.FILE} of this machine was not written: {why}.")
+            self._file_notes.append(
+                f"The file {newest_seal.FILE} of this machine was not written: {why}."
+            )
 
     # Archives
 
     def _archives(self) -> None:
-        """The records that were verified are there, all of them hold, and every chain goes on after its own."""
-        known, last = {record.number: record.hash for record in self.known.records}, self._archive_before
+        """The records that were verified are there, all of them hold, and every chain goes on after
+        its own."""
+        known = {record.number: record.hash for record in self.known.records}
+        last = self._archive_before
         if last and known.get(last[0]) != last[1]:
-            self.problems.append(f"Archive record {last[0]} is missing or was changed since it was verified.")
+            self.problems.append(
+                f"Archive record {last[0]} is missing or was changed since it was verified."
+            )
         self.problems += self.known.problems
         self.problems += chains.cut_after_archives(self.known)
         self.state.archives = max(known.items(), default=None)
@@ -248,19 +293,25 @@ class _Look:
     def _seals(self) -> seals.Heads:
         """What the seals since the last verification say of the chains.
 
-        Every head that they name must be there. A later seal may name an earlier head or another one, if entries were cut
-        off in between.
+        Every head that they name must be there. A later seal may name an earlier head or another
+        one, if entries were cut off in between.
         """
-        state, told, heads_to_check = self.state, seals.Heads(), list[tuple[str, tuple[int, str]]]()
+        state = self.state
+        told = seals.Heads()
+        heads_to_check = list[tuple[str, tuple[int, str]]]()
         if not AuditSeal.objects.filter(number=1).exists():
-            self.problems.append("The first checkpoint is missing. Every site has one from its installation on.")
+            self.problems.append(
+                "The first checkpoint is missing. Every site has one from its installation on."
+            )
         for at in seals.losses():
             self.problems.append(
                 f"All checkpoints before {at:%Y-%m-%d %H:%M} UTC were deleted. It is not known what else was deleted."
             )
         number, head = self._seal_before
         if number and not AuditSeal.objects.filter(number=number, hash=head).exists():
-            self.problems.append(f"Checkpoint {number} is missing or was changed since it was verified.")
+            self.problems.append(
+                f"Checkpoint {number} is missing or was changed since it was verified."
+            )
         newer = streamed(AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE)
         if not self.full:
             self._seals_again()
@@ -274,7 +325,8 @@ class _Look:
                 self._check_heads(heads_to_check)
                 heads_to_check = []
             told |= heads
-            state.seal, state.head = each.number, each.hash
+            state.seal = each.number
+            state.head = each.hash
         self._check_heads(heads_to_check)
         state.sealed |= {writer: seq for writer, (seq, _) in told.items()}
         return told
@@ -287,11 +339,14 @@ class _Look:
         """Some of the older seals, as ``_again`` does with entries."""
         state = self.state
         number, head = state.seals_again or (0, GENESIS)
-        older = AuditSeal.objects.filter(number__gt=number, number__lte=state.seal).order_by("number")[:SEALS_AGAIN]
+        older = AuditSeal.objects.filter(number__gt=number, number__lte=state.seal).order_by(
+            "number"
+        )[:SEALS_AGAIN]
         for each, _, problem in seals.looked(streamed(older, _PAGE), number, head):
             if problem:
                 self.problems.append(f"Checkpoint {each.number}: {problem}.")
-            number, head = each.number, each.hash
+            number = each.number
+            head = each.hash
         state.seals_again = (number, head) if number < state.seal else None
 
     # Books of energy and budgets
@@ -308,13 +363,22 @@ class _Look:
                 self._books_told.append((name, head))
 
     def _books(self) -> None:
-        """Each book reaches as far as it was sealed, its new entries follow from each other, and the last has its balance."""
-        books, before = self.state.books, self._books_before
+        """Each book reaches as far as it was sealed, its new entries follow from each other, and
+        the last has its balance."""
+        books = self.state.books
+        before = self._books_before
         heads = dict.fromkeys([*before.items(), *self._books_told, *books.items()])
-        self.problems += signed_books.lost_heads(heads, {*before, *(name for name, _ in self._books_told)})
-        new_entries = (signed_books.broken_chains(kind, None if self.full else before) for kind in signed_books.TABLES)
+        self.problems += signed_books.lost_heads(
+            heads, {*before, *(name for name, _ in self._books_told)}
+        )
+        new_entries = (
+            signed_books.broken_chains(kind, None if self.full else before)
+            for kind in signed_books.TABLES
+        )
         self.problems += islice(chain(signed_books.balance_problems(), *new_entries), MOST_TOLD)
-        self.state.books = {name: head for name, head in books.items() if not signed_books.is_gone(name)}
+        self.state.books = {
+            name: head for name, head in books.items() if not signed_books.is_gone(name)
+        }
 
     # Entries
 
@@ -332,14 +396,20 @@ class _Look:
         self.state.mark = newest
 
     def _again(self) -> None:
-        """Some of the older entries, from where the last time ended; from the beginning, once all were read."""
-        state, left = self.state, AGAIN
-        rows, before = AuditEntry.objects.order_by("writer", "seq"), self.entries
+        """Some of the older entries, from where the last time ended; from the beginning, once all
+        were read."""
+        state = self.state
+        left = AGAIN
+        rows = AuditEntry.objects.order_by("writer", "seq")
+        before = self.entries
         if state.again is not None:
             writer, stand = state.again
             stand = max(stand, self.known.stand(writer), key=_seq)
-            self._walk(rows.filter(writer=writer, seq__gt=stand.seq)[:left], lambda _: stand, again=True)
-            rows, left = rows.filter(writer__gt=writer), left - (self.entries - before)
+            self._walk(
+                rows.filter(writer=writer, seq__gt=stand.seq)[:left], lambda _: stand, again=True
+            )
+            rows = rows.filter(writer__gt=writer)
+            left = left - (self.entries - before)
         if left:
             self._walk(streamed(rows[:left], _PAGE), self.known.stand, again=True)
         if self.entries - before < AGAIN:
@@ -349,18 +419,25 @@ class _Look:
 
     def _unwritten(self) -> None:
         """Calls and messages that the log does not tell of: all, or those whose turn it is."""
-        state, calls, talks = self.state, unwritten.Part(), unwritten.Part()
+        state = self.state
+        calls = unwritten.Part()
+        talks = unwritten.Part()
         if not self.full:
             calls = unwritten.next_part(Invocation, state.calls, ROWS)
             talks = unwritten.next_part(Conversation, state.conversations, ROWS)
-        found = chain(unwritten.calls(calls), unwritten.messages(talks), unwritten.permits(self.now))
+        found = chain(
+            unwritten.calls(calls), unwritten.messages(talks), unwritten.permits(self.now)
+        )
         self.problems += islice(found, MOST_TOLD)
-        state.calls, state.conversations = calls.upto, talks.upto
+        state.calls = calls.upto
+        state.conversations = talks.upto
 
     def _stand(self, writer: str) -> Stand:
         return max(self.state.stands.get(writer, Stand()), self.known.stand(writer), key=_seq)
 
-    def _walk(self, entries: Iterable[AuditEntry], stands: Callable[[str], Stand], *, again: bool = False) -> None:
+    def _walk(
+        self, entries: Iterable[AuditEntry], stands: Callable[[str], Stand], *, again: bool = False
+    ) -> None:
         walked = chains.walked(entries, stands)
         while page := list(islice(walked, _PAGE)):
             for entry, problems in page:

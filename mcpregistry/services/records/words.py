@@ -1,4 +1,5 @@
-"""The words of new calls, put into SQLite's full-text index many at a time; PostgreSQL's keeps such a list itself."""
+"""The words of new calls, put into SQLite's full-text index many at a time; PostgreSQL's keeps such
+a list itself."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from django.db import connection, transaction
 
 from mcpregistry.models.call_text import INDEX, TABLE
 
-AT_ONCE, MOST = 500, 50_000  # calls of one transaction, for others write in between; of one turn of the clock
+# calls of one transaction, for others write in between; of one turn of the clock
+AT_ONCE = 500
+MOST = 50_000
 _NEXT = (
     f"INSERT INTO {INDEX} (rowid, text) SELECT id, text FROM {TABLE} "  # noqa: S608
     f"WHERE id > COALESCE((SELECT max(id) FROM {INDEX}_docsize), 0) ORDER BY id LIMIT %s"

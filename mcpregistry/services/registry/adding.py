@@ -1,9 +1,11 @@
-"""From an entry of a registry to a server of this site: a draft at its address, or a package that is asked for.
+"""From an entry of a registry to a server of this site: a draft at its address, or a package that
+is asked for.
 
 Invariants:
 * What is added is exactly the document that the person saw.
 * Secrets become credentials that go to this server alone; nothing else of ours keeps them.
-* Nothing runs by it: a package waits for its lock's approval, a server for the confirmation of its launch.
+* Nothing runs by it: a package waits for its lock's approval, a server for the confirmation of its
+  launch.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def _here(way: Way) -> Way:
 
 
 def way_of(entry: RegistryEntry, number: int) -> Way:
-    """The way of this number (from 0). Raises ConfigInvalid for none, or one that cannot be added here."""
+    """The way of this number (from 0). Raises ConfigInvalid for none, or one that cannot be added
+    here."""
     found = ways_here(entry)
     if not 0 <= number < len(found):
         raise ConfigInvalid(
@@ -84,7 +87,8 @@ def way_of(entry: RegistryEntry, number: int) -> Way:
         )
     if found[number].problem:
         raise ConfigInvalid(
-            f"This install option cannot be used: {found[number].problem}", remedy="Choose another install option."
+            f"This install option cannot be used: {found[number].problem}",
+            remedy="Choose another install option.",
         )
     return found[number]
 
@@ -93,7 +97,8 @@ def way_of(entry: RegistryEntry, number: int) -> Way:
 def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server | Install:
     """Make the draft, or ask for the package, as this person's own doing.
 
-    Raises Conflict (taken back, or another document than was seen), AlreadyExists, ConfigInvalid and Denied.
+    Raises Conflict (taken back, or another document than was seen), AlreadyExists, ConfigInvalid
+    and Denied.
     """
     entry = _as_seen(entry, wish)
     way = way_of(entry, wish.number)
@@ -105,13 +110,22 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
     slug = wish.slug or slug_for(entry)
     if Server.objects.filter(slug=slug).exists():
         raise AlreadyExists(
-            error_texts.already_exists("server", slug), remedy="Choose another short name.", key=slug, among="servers"
+            error_texts.already_exists("server", slug),
+            remedy="Choose another short name.",
+            key=slug,
+            among="servers",
         )
     launch = filled(way, without_secrets(way, wish.values, slug, user, actor))
     audit.record(
-        kind="registry.entry_added", actor=actor, subject=f"server:{slug}", registry=entry.source.slug, entry=entry.name,
-        version=entry.version, document=entry.sha256, identifier=way.identifier,
-    )  # fmt: skip
+        kind="registry.entry_added",
+        actor=actor,
+        subject=f"server:{slug}",
+        registry=entry.source.slug,
+        entry=entry.name,
+        version=entry.version,
+        document=entry.sha256,
+        identifier=way.identifier,
+    )
     if not way.installs:
         server = _server(way, launch, slug)
         server.source = f"registry:{entry.source.slug}"[:40]
@@ -119,9 +133,15 @@ def add(*, entry: RegistryEntry, wish: Wish, user: User, actor: str) -> Server |
         entry.servers.add(server)
         return server
     return installs.resolve(
-        ecosystem=way.kind, package=way.identifier, version=way.version, slug=slug, arguments=launch.arguments,
-        env=launch.env, networks=entry.source.allowed_networks if way.kind == Ecosystem.MCPB else (), actor=actor,
-    )  # fmt: skip
+        ecosystem=way.kind,
+        package=way.identifier,
+        version=way.version,
+        slug=slug,
+        arguments=launch.arguments,
+        env=launch.env,
+        networks=entry.source.allowed_networks if way.kind == Ecosystem.MCPB else (),
+        actor=actor,
+    )
 
 
 def _server(way: Way, launch: Launch, slug: str) -> Server:
@@ -129,30 +149,45 @@ def _server(way: Way, launch: Launch, slug: str) -> Server:
     if way.kind == containers.KIND:
         server.env = check_env(launch.env)  # names are words of the command
         program = programs.container()
-        server.command = containers.command(program, way.identifier, launch.image, launch.env, launch.arguments)
+        server.command = containers.command(
+            program, way.identifier, launch.image, launch.env, launch.arguments
+        )
     else:
         server.headers = launch.headers
     return server
 
 
 def _as_seen(entry: RegistryEntry, wish: Wish) -> RegistryEntry:
-    """The entry as it is now, held: a reading that takes it back waits, and then finds what was added."""
+    """The entry as it is now, held: a reading that takes it back waits, and then finds what was
+    added."""
     rows = RegistryEntry.objects.select_for_update(of=("self",)).select_related("source")
     found = rows.filter(pk=entry.pk, status__in=OFFERED).first()
     if found is None:
         raise Conflict("The registry has withdrawn this entry.", remedy="Choose another server.")
     if wish.sha256 != found.sha256:
-        raise Conflict("The entry was changed after you opened it.", remedy="Review the entry again, then add it.")
+        raise Conflict(
+            "The entry was changed after you opened it.",
+            remedy="Review the entry again, then add it.",
+        )
     return found
 
 
-def without_secrets(way: Way, given: Mapping[str, str], slug: str, user: User, actor: str) -> dict[str, str]:
+def without_secrets(
+    way: Way, given: Mapping[str, str], slug: str, user: User, actor: str
+) -> dict[str, str]:
     """The values, each secret kept as a credential and replaced by what stands for it."""
     values = dict(given)
-    secrets = [each for each in way.inputs if each.secret and not is_reference(values.get(each.key, ""))]
+    secrets = [
+        each for each in way.inputs if each.secret and not is_reference(values.get(each.key, ""))
+    ]
     for each in secrets:
         values[each.key] = credentials.keep(
-            name=_name_of(each, slug), what=each.key, value=values[each.key], slug=slug, user=user, actor=actor
+            name=_name_of(each, slug),
+            what=each.key,
+            value=values[each.key],
+            slug=slug,
+            user=user,
+            actor=actor,
         )
     return values
 

@@ -1,4 +1,5 @@
-"""The digest of an image that an entry names by a tag: asked of the image's registry, shown to a person, never taken unseen."""
+"""The digest of an image that an entry names by a tag: asked of the image's registry, shown to a
+person, never taken unseen."""
 
 from __future__ import annotations
 
@@ -11,9 +12,13 @@ from mcpregistry.models import RegistryEntry
 
 
 def digest_now(entry: RegistryEntry, way: Way) -> str:
-    """What the tag leads to at this moment; empty where nobody is asked for it. Up to some seconds, not in an event loop.
+    """What the tag leads to at this moment; empty where nobody is asked for it. Up to some seconds,
+    not in an event loop.
 
-    It may lie in the private networks that the entry's registry may. Raises DownstreamError and NotFound, with a remedy.
+    It may lie in the private networks that the entry's registry may. Raises DownstreamError and
+    NotFound, with a remedy.
     """
     image = containers.tagged(way.identifier) if way.kind == containers.KIND else None
-    return asyncio.run(images.digest_of(image, tuple(entry.source.allowed_networks))) if image else ""
+    return (
+        asyncio.run(images.digest_of(image, tuple(entry.source.allowed_networks))) if image else ""
+    )

@@ -1,6 +1,8 @@
-"""Newer versions of container images that servers start: found in what registries list, where an operator wants that.
+"""Newer versions of container images that servers start: found in what registries list, where an
+operator wants that.
 
-An image has no lock and is installed by nobody here: what is proposed is the change of the server's command, its digest.
+An image has no lock and is installed by nobody here: what is proposed is the change of the server's
+command, its digest.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """A server whose image has a newer version. ``added``: what that wants to be given and this one did not."""
+    """A server whose image has a newer version. ``added``: what that wants to be given and this one
+    did not."""
 
     server: Server
     entry: RegistryEntry
@@ -33,7 +36,8 @@ class Newer:
 
 
 def newer() -> list[Newer]:
-    """The servers that were added from an entry of which their registry lists a newer version; nobody is asked anything."""
+    """The servers that were added from an entry of which their registry lists a newer version;
+    nobody is asked anything."""
     return [found for before in _used() for found in _of(before)]
 
 
@@ -43,55 +47,80 @@ def _used() -> Iterator[RegistryEntry]:
 
 
 def _of(before: RegistryEntry) -> Iterator[Newer]:
-    same = RegistryEntry.objects.filter(source=before.source, name=before.name, is_latest=True, status=Status.ACTIVE)
+    same = RegistryEntry.objects.filter(
+        source=before.source, name=before.name, is_latest=True, status=Status.ACTIVE
+    )
     entry = same.select_related("source").first()
     if entry is None or not is_newer(entry.version, before.version):
         return
-    images, were = _images(entry), _images(before)
+    images = _images(entry)
+    were = _images(before)
     for server in before.servers.order_by("pk"):
         image = containers.started(server.command)
         if image and (way := images.get(image[0])):
             was = {each.key for each in (were.get(image[0]) or way).inputs}
             added = tuple(each.key for each in way.inputs if each.required and each.key not in was)
-            yield Newer(server, entry, before, way, tuple(key for key in added if key != containers.DIGEST_KEY))
+            yield Newer(
+                server,
+                entry,
+                before,
+                way,
+                tuple(key for key in added if key != containers.DIGEST_KEY),
+            )
 
 
 def _images(entry: RegistryEntry) -> dict[str, Way]:
     """What of the entry is an image that can be taken, by its name."""
-    found = (way for way in ways(entry.document) if way.kind == containers.KIND and way.transport and not way.problem)
+    found = (
+        way
+        for way in ways(entry.document)
+        if way.kind == containers.KIND and way.transport and not way.problem
+    )
     return {containers.name_of(way.identifier): way for way in found}
 
 
 def command_of(newer: Newer) -> list[str] | None:
-    """The command with the newer image's digest, asked of the image's registry where the entry names a tag alone.
+    """The command with the newer image's digest, asked of the image's registry where the entry
+    names a tag alone.
 
-    The same command: it is the same image. None: nobody can say now. Up to some seconds, not in an event loop or a transaction.
+    The same command: it is the same image. None: nobody can say now. Up to some seconds, not in an
+    event loop or a transaction.
     """
     try:
         digest = containers.check_image(newer.way.identifier) or digest_now(newer.entry, newer.way)
     except SlipsnisseError as error:  # asked again at the next look
-        log.warning("image_not_proposed", entry=newer.entry.name, version=newer.entry.version, reason=str(error))
+        log.warning(
+            "image_not_proposed",
+            entry=newer.entry.name,
+            version=newer.entry.version,
+            reason=str(error),
+        )
         return None
     return containers.with_digest(newer.server.command, digest)
 
 
 def held(entry_id: int, command: Sequence[str]) -> RegistryEntry:
-    """The entry for which this command was proposed, held: a reading that takes it back waits. Raises Conflict where it
-    stands for that image no longer.
+    """The entry for which this command was proposed, held: a reading that takes it back waits.
+    Raises Conflict where it stands for that image no longer.
     """
     rows = RegistryEntry.objects.select_for_update(of=("self",)).select_related("source")
     entry = rows.filter(pk=entry_id, status=Status.ACTIVE).first()
     if entry is None:
-        raise Conflict("The registry has withdrawn or deprecated this version.", remedy="Reject the proposal.")
+        raise Conflict(
+            "The registry has withdrawn or deprecated this version.", remedy="Reject the proposal."
+        )
     name, digest = containers.started(command) or ("", "")
     way = _images(entry).get(name)
     if way is None or containers.check_image(way.identifier) not in ("", digest):
-        raise Conflict("The registry now lists another image for this version.", remedy="Reject the proposal.")
+        raise Conflict(
+            "The registry now lists another image for this version.", remedy="Reject the proposal."
+        )
     return entry
 
 
 def moved(server: Server, entry: RegistryEntry) -> None:
-    """The server is one of this version of the entry now: what becomes of the version before is not its matter any more."""
+    """The server is one of this version of the entry now: what becomes of the version before is not
+    its matter any more."""
     for other in RegistryEntry.objects.filter(source=entry.source, name=entry.name, servers=server):
         other.servers.remove(server)
     entry.servers.add(server)

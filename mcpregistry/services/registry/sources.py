@@ -1,7 +1,9 @@
-"""Which registries a site reads: configured by people, read by a worker (``sync.py``) when asked or by the clock.
+"""Which registries a site reads: configured by people, read by a worker (``sync.py``) when asked or
+by the clock.
 
-Invariant: a registry's token goes to the address for which it was entered. Whoever changes that, or lets it lie in more
-networks, enters the token again: who may say where a secret goes could else have it sent to themselves.
+Invariant: a registry's token goes to the address for which it was entered. Whoever changes that, or
+lets it lie in more networks, enters the token again: who may say where a secret goes could else
+have it sent to themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ MOST_TOKEN = 8_000  # signs
 def save_source(*, source: RegistrySource, actor: str, token: str | None = None) -> RegistrySource:
     """Create or change a registry. One with another address is read whole the next time.
 
-    ``token``: what was entered, empty to remove it, None to keep what is stored. Raises ConfigInvalid.
+    ``token``: what was entered, empty to remove it, None to keep what is stored. Raises
+    ConfigInvalid.
     """
     before = take_current(source, own=READ)
     source.base_url = source.base_url.strip().rstrip("/").removesuffix("/v0.1")
@@ -44,10 +47,15 @@ def save_source(*, source: RegistrySource, actor: str, token: str | None = None)
     _set_token(source, before, token)
     save_checked(source)
     audit.record(
-        kind="registry.changed" if before else "registry.created", actor=actor, subject=f"registry:{source.slug}",
-        base_url=source.base_url, by_clock=source.by_clock, networks=source.allowed_networks, new_token=token is not None,
+        kind="registry.changed" if before else "registry.created",
+        actor=actor,
+        subject=f"registry:{source.slug}",
+        base_url=source.base_url,
+        by_clock=source.by_clock,
+        networks=source.allowed_networks,
+        new_token=token is not None,
         has_token=bool(source.sealed_token),
-    )  # fmt: skip
+    )
     return source
 
 
@@ -61,7 +69,11 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
             )
     else:
         source.token = _checked_token(token)
-    if source.sealed_token and source.base_url.startswith("http://") and not source.allowed_networks:
+    if (
+        source.sealed_token
+        and source.base_url.startswith("http://")
+        and not source.allowed_networks
+    ):
         raise ConfigInvalid(
             "The token would be sent unencrypted over http.",
             remedy="Use https://, or enter the private network of the registry.",
@@ -69,7 +81,9 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
 
 
 def _goes_elsewhere(source: RegistrySource, before: RegistrySource) -> bool:
-    return before.base_url != source.base_url or not _within(source.allowed_networks, before.allowed_networks)
+    return before.base_url != source.base_url or not _within(
+        source.allowed_networks, before.allowed_networks
+    )
 
 
 def _within(networks: Collection[str], before: Collection[str]) -> bool:
@@ -89,7 +103,8 @@ def _checked_token(token: str) -> str:
         )
     if "${" in token:
         raise ConfigInvalid(
-            "The token of a registry cannot be a reference.", remedy="Enter the token instead of the reference."
+            "The token of a registry cannot be a reference.",
+            remedy="Enter the token instead of the reference.",
         )
     return token
 
@@ -132,10 +147,13 @@ def ask(*, source: RegistrySource, actor: str) -> RegistrySource:
 
 
 def due(limit: int) -> list[int]:
-    """Return the ids of the registries to read: those that somebody asked for first, then those whose hour has come."""
+    """Return the ids of the registries to read: those that somebody asked for first, then those
+    whose hour has come."""
     now = database_now()
     asked = Q(asked_at__isnull=False) & (Q(tried_at=None) | Q(tried_at__lt=F("asked_at")))
     by_clock = Q(by_clock=True) & (Q(tried_at=None) | Q(tried_at__lt=now - EVERY))
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     rows = RegistrySource.objects.filter(free & (asked | by_clock))
-    return list(rows.order_by(F("asked_at").asc(nulls_last=True), "pk").values_list("pk", flat=True)[:limit])
+    return list(
+        rows.order_by(F("asked_at").asc(nulls_last=True), "pk").values_list("pk", flat=True)[:limit]
+    )

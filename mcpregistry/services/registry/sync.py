@@ -1,9 +1,12 @@
-"""Reading a registry into the site's copy: whole once a week, else what has changed, a page a transaction.
+"""Reading a registry into the site's copy: whole once a week, else what has changed, a page a
+transaction.
 
 Invariants:
 * One worker reads a registry at a time, by a lease; who has lost it writes nothing more.
-* The watermark moves only after the last page, so what a broken round did not see comes again in the next.
-* What a registry takes back, or alters under the same version, is told and acted on in the transaction that notes it.
+* The watermark moves only after the last page, so what a broken round did not see comes again in
+  the next.
+* What a registry takes back, or alters under the same version, is told and acted on in the
+  transaction that notes it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from django.db import transaction
 from django.db.models import Q
 
 from mcpregistry.db import database_now
-from mcpregistry.domain.errors import Interrupted, ProtocolError, ResourceLimit, SlipsnisseError, TimedOut
+from mcpregistry.domain.errors import (
+    Interrupted,
+    ProtocolError,
+    ResourceLimit,
+    SlipsnisseError,
+    TimedOut,
+)
 from mcpregistry.domain.registry.entries import Entry, Status, Unreadable, read
 from mcpregistry.domain.text.canonical import plain
 from mcpregistry.downstream import registries
@@ -32,12 +41,16 @@ log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=120)  # longer than a page may take
 WHOLE_EVERY = timedelta(days=7)
-OVERLAP = timedelta(minutes=5)  # before the watermark: entries that were being written when it was read
-AHEAD = timedelta(days=1)  # a change of later than that is a lie or a wrong clock: it moves no watermark
+# before the watermark: entries that were being written when it was read
+OVERLAP = timedelta(minutes=5)
+# a change of later than that is a lie or a wrong clock: it moves no watermark
+AHEAD = timedelta(days=1)
 MOST_PAGES = 2_000
 MOST_SECONDS = 1_800.0  # of one round: a worker has other work as well
 MOST_BYTES = 256 * 1024 * 1024  # of documents in one round
-_BROKEN_OFF = "The registry was not read completely, because the worker stopped. Read the registry again."
+_BROKEN_OFF = (
+    "The registry was not read completely, because the worker stopped. Read the registry again."
+)
 _REPORT = "Report it to the operators of the registry."
 _FROM_ENTRY = (
     "title",
@@ -75,7 +88,8 @@ class Round:
     @property
     def whole(self) -> bool:
         """Everything is read, not only what has changed."""
-        full, mark = self.source.full_at, self.source.watermark
+        full = self.source.full_at
+        mark = self.source.watermark
         return full is None or mark is None or self.started - full > WHOLE_EVERY
 
     def query(self) -> dict[str, str]:
@@ -83,12 +97,18 @@ class Round:
         if self.whole:
             return {"limit": str(registries.MOST_ENTRIES), "include_deleted": "true"}
         assert self.source.watermark is not None
-        since = (self.source.watermark - OVERLAP).astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        since = (
+            (self.source.watermark - OVERLAP)
+            .astimezone(UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
         return {"limit": str(registries.MOST_ENTRIES), "updated_since": since}
 
 
 def sync(*, source_id: int, seconds: float = registries.SECONDS) -> RegistrySource | None:
-    """Read it; a worker calls this. None: somebody else reads it. What goes wrong stands on its page then.
+    """Read it; a worker calls this. None: somebody else reads it. What goes wrong stands on its
+    page then.
 
     ``seconds``: how long the registry may take for each page.
     """
@@ -106,7 +126,13 @@ def _claim(source_id: int) -> Round | None:
     now = database_now()
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     claimed = RegistrySource.objects.filter(free, pk=source_id).update(
-        lease_until=now + LEASE, tried_at=now, asked_at=None, pages=0, skipped=0, skipped_why="", error=_BROKEN_OFF
+        lease_until=now + LEASE,
+        tried_at=now,
+        asked_at=None,
+        pages=0,
+        skipped=0,
+        skipped_why="",
+        error=_BROKEN_OFF,
     )
     source = RegistrySource.objects.filter(pk=source_id).first() if claimed else None
     return Round(source, now + LEASE, now, source.watermark) if source else None
@@ -124,12 +150,18 @@ def _read_and_end(turn: Round, seconds: float) -> None:
 
 
 def _read_all(turn: Round, seconds: float) -> None:
-    source, query, began = turn.source, turn.query(), time.monotonic()
+    source = turn.source
+    query = turn.query()
+    began = time.monotonic()
     for _ in range(MOST_PAGES):
         if time.monotonic() - began > MOST_SECONDS:
-            raise TimedOut("The registry could not be read within 30 minutes.", remedy="Try again later.")
+            raise TimedOut(
+                "The registry could not be read within 30 minutes.", remedy="Try again later."
+            )
         page = asyncio.run(
-            registries.page(source.base_url, query, tuple(source.allowed_networks), seconds, source.token)
+            registries.page(
+                source.base_url, query, tuple(source.allowed_networks), seconds, source.token
+            )
         )
         _store(turn, page.entries)
         if not page.cursor:
@@ -154,12 +186,18 @@ def _write_page(turn: Round, entries: dict[tuple[str, str], Entry]) -> None:
     rows = {(row.name, row.version): row for row in turn.source.entries.filter(name__in=names)}
     newest = {row.pk for row in rows.values() if row.is_latest}
     for key, entry in entries.items():
-        row = rows.setdefault(key, RegistryEntry(source=turn.source, name=entry.name, version=entry.version))
+        row = rows.setdefault(
+            key, RegistryEntry(source=turn.source, name=entry.name, version=entry.version)
+        )
         _take(turn, row, entry)
     _mark_latest(rows.values())
     _update([row for key, row in rows.items() if row.pk and key in entries], _KEPT)
     _update(
-        [row for key, row in rows.items() if row.pk and key not in entries and row.is_latest != (row.pk in newest)],
+        [
+            row
+            for key, row in rows.items()
+            if row.pk and key not in entries and row.is_latest != (row.pk in newest)
+        ],
         ["is_latest"],
     )
     RegistryEntry.objects.bulk_create([row for row in rows.values() if row.pk is None])
@@ -180,18 +218,22 @@ def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
             continue
         turn.stored_bytes += len(entry.document)
         if turn.stored_bytes > MOST_BYTES:
-            raise ResourceLimit("The entries of the registry are larger than 256 MiB in total.", remedy=_REPORT)
+            raise ResourceLimit(
+                "The entries of the registry are larger than 256 MiB in total.", remedy=_REPORT
+            )
         yield entry
 
 
 def _take(turn: Round, row: RegistryEntry, entry: Entry) -> None:
-    """The row becomes what the registry says now. An entry is meant to stay as it is once it was published."""
+    """The row becomes what the registry says now. An entry is meant to stay as it is once it was
+    published."""
     altered = row.pk is not None and row.sha256 != entry.sha256
     deleted = entry.status == Status.DELETED and row.status != Status.DELETED
     before = takebacks.servers_of(row) if altered else []
     for name in _FROM_ENTRY:
         setattr(row, name, getattr(entry, name))
-    row.kinds, row.seen_at = " ".join(entry.kinds), turn.started
+    row.kinds = " ".join(entry.kinds)
+    row.seen_at = turn.started
     if altered:
         row.altered_at = turn.started
         takebacks.altered(row, before)
@@ -202,9 +244,13 @@ def _take(turn: Round, row: RegistryEntry, entry: Entry) -> None:
 
 
 def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
-    """Of each name the last published one that was not taken back. ``rows``: all versions of their names."""
+    """Of each name the last published one that was not taken back. ``rows``: all versions of their
+    names."""
     newest: dict[str, RegistryEntry] = {}
-    for row in sorted(rows, key=lambda row: (row.published_at or datetime.min.replace(tzinfo=UTC), row.pk or 2**63)):
+    for row in sorted(
+        rows,
+        key=lambda row: (row.published_at or datetime.min.replace(tzinfo=UTC), row.pk or 2**63),
+    ):
         row.is_latest = False
         if row.status in OFFERED:
             newest[row.name] = row
@@ -213,7 +259,8 @@ def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
 
 
 def _hold(turn: Round, **values: object) -> None:
-    """Renew the lease, with what is known so far. Raises Interrupted when it is another's, or the address has changed."""
+    """Renew the lease, with what is known so far. Raises Interrupted when it is another's, or the
+    address has changed."""
     lease = database_now() + LEASE
     _set(turn, lease_until=lease, **values)
     turn.lease = lease
@@ -221,7 +268,9 @@ def _hold(turn: Round, **values: object) -> None:
 
 def _set(turn: Round, **values: object) -> None:
     """Whoever has the lease writes: it only ever moves forward, so it is nobody else's as well."""
-    ours = RegistrySource.objects.filter(pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url)
+    ours = RegistrySource.objects.filter(
+        pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url
+    )
     if not ours.update(**values):
         raise Interrupted("Another worker is reading this registry, or it was changed.")
 
@@ -235,15 +284,24 @@ def _end(turn: Round, *, error: str = "") -> None:
     _set(turn, **values)
     if turn.whole and not error:
         _forget_unseen(turn)
-    log.info("registry_read", registry=turn.source.slug, pages=turn.pages, skipped=turn.skipped, error=error)
+    log.info(
+        "registry_read",
+        registry=turn.source.slug,
+        pages=turn.pages,
+        skipped=turn.skipped,
+        error=error,
+    )
 
 
 def _forget_unseen(turn: Round) -> None:
-    """What a whole reading did not show is gone; another version of the same server may be the newest then."""
+    """What a whole reading did not show is gone; another version of the same server may be the
+    newest then."""
     unseen = turn.source.entries.filter(seen_at__lt=turn.started).exclude(status=Status.GONE)
     names = list(unseen.values_list("name", flat=True).distinct())
     unseen.update(status=Status.GONE)
     for start in range(0, len(names), 500):
-        rows = list(turn.source.entries.filter(name__in=names[start : start + 500]).defer("document"))
+        rows = list(
+            turn.source.entries.filter(name__in=names[start : start + 500]).defer("document")
+        )
         _mark_latest(rows)
         _update(rows, ["is_latest"])

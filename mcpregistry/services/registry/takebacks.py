@@ -1,8 +1,9 @@
-"""What becomes of servers and packages whose entry a registry has taken back, or altered under the same version.
+"""What becomes of servers and packages whose entry a registry has taken back, or altered under the
+same version.
 
-Everything that uses it is told. Switched off is only what surely is meant: a server that was added from the entry, or
-that runs its package in that very version. Anybody may publish an entry with somebody else's address, have it deleted,
-and would else switch that server off everywhere.
+Everything that uses it is told. Switched off is only what surely is meant: a server that was added
+from the entry, or that runs its package in that very version. Anybody may publish an entry with
+somebody else's address, have it deleted, and would else switch that server off everywhere.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def servers_of(entry: RegistryEntry) -> list[Server]:
 def deleted(entry: RegistryEntry, before: Iterable[Server], *, disable: bool) -> None:
     """The registry says that nobody should use it: spam, malware, or against the law.
 
-    ``before``: who used what its document said until now. Packages that were asked for and that no server starts are
-    given up where ``disable``.
+    ``before``: who used what its document said until now. Packages that were asked for and that no
+    server starts are given up where ``disable``.
     """
     users = {server.pk: server for server in (*before, *servers_of(entry))}
     for server in users.values():
@@ -54,7 +55,8 @@ def deleted(entry: RegistryEntry, before: Iterable[Server], *, disable: bool) ->
 
 
 def altered(entry: RegistryEntry, before: Iterable[Server]) -> None:
-    """Its document is another than it was, though a version's should never change. ``before``: who used it."""
+    """Its document is another than it was, though a version's should never change. ``before``: who
+    used it."""
     for server in before:
         _tell("registry.entry_altered", entry, f"server:{server.slug}")
 
@@ -72,14 +74,27 @@ def _packages(entry: RegistryEntry) -> list[Install]:
             same = Q(wanted=way.version)  # of a bundle its SHA-256
             if way.kind != Ecosystem.MCPB:
                 same = Q(version=way.version) | Q(version="", wanted=way.version)
-            rows = Install.objects.filter(same, ecosystem=way.kind).select_related("server").defer("lock")
+            rows = (
+                Install.objects.filter(same, ecosystem=way.kind)
+                .select_related("server")
+                .defer("lock")
+            )
             kind = Ecosystem(way.kind)
-            found += [each for each in rows if normal(kind, each.package) == normal(kind, way.identifier)]
+            found += [
+                each for each in rows if normal(kind, each.package) == normal(kind, way.identifier)
+            ]
     return found
 
 
 def _tell(kind: str, entry: RegistryEntry, subject: str, **facts: object) -> None:
-    audit.record(kind=kind, actor=_actor(entry), subject=subject, entry=entry.name, version=entry.version, **facts)
+    audit.record(
+        kind=kind,
+        actor=_actor(entry),
+        subject=subject,
+        entry=entry.name,
+        version=entry.version,
+        **facts,
+    )
     log.warning(kind.replace(".", "_"), subject=subject, entry=entry.name, version=entry.version)
 
 

@@ -1,4 +1,5 @@
-"""Newer versions of packages that servers run: where an operator wants that, each becomes a lock that waits for a person."""
+"""Newer versions of packages that servers run: where an operator wants that, each becomes a lock
+that waits for a person."""
 
 from __future__ import annotations
 
@@ -22,14 +23,19 @@ Used = Mapping[tuple[str, str], list[Install]]  # by kind and name of the packag
 def in_use() -> Used:
     """What servers start now, of all packages that are installed."""
     found: dict[tuple[str, str], list[Install]] = defaultdict(list)
-    for each in Install.objects.filter(server__isnull=False, state="installed").select_related("server").defer("lock"):
+    for each in (
+        Install.objects.filter(server__isnull=False, state="installed")
+        .select_related("server")
+        .defer("lock")
+    ):
         if each.server and each.started_by(each.server.command):
             found[each.ecosystem, normal(Ecosystem(each.ecosystem), each.package)].append(each)
     return found
 
 
 def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
-    """Ask for the packages of these entries, where they are newer than what is used; each version once for a server.
+    """Ask for the packages of these entries, where they are newer than what is used; each version
+    once for a server.
 
     Nothing is installed by it, and no server is changed.
     """
@@ -37,7 +43,8 @@ def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
         if not used or not row.is_latest or row.status != Status.ACTIVE:
             continue
         for way in ways(row.document):
-            if way.kind not in (Ecosystem.NPM, Ecosystem.PYPI) or not way.transport:  # others have no number to go by
+            # others have no number to go by
+            if way.kind not in (Ecosystem.NPM, Ecosystem.PYPI) or not way.transport:
                 continue
             for each in used.get((way.kind, normal(Ecosystem(way.kind), way.identifier)), ()):
                 if is_newer(way.version, each.version):
@@ -47,7 +54,8 @@ def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
 
 
 def _propose_bundles(row: RegistryEntry, used: Used) -> None:
-    """A bundle has an address and a hash for each version: which are of one kind, the entry's own versions say.
+    """A bundle has an address and a hash for each version: which are of one kind, the entry's own
+    versions say.
 
     Of an entry with several, for several kinds of machines, the one in the same place.
     """
@@ -64,7 +72,11 @@ def _propose_bundles(row: RegistryEntry, used: Used) -> None:
 
 
 def _bundles(row: RegistryEntry) -> list[Way]:
-    return [way for way in ways(row.document) if way.kind == Ecosystem.MCPB and way.transport and not way.problem]
+    return [
+        way
+        for way in ways(row.document)
+        if way.kind == Ecosystem.MCPB and way.transport and not way.problem
+    ]
 
 
 def _ask(used: Install, package: str, version: str, row: RegistryEntry) -> None:
@@ -73,8 +85,14 @@ def _ask(used: Install, package: str, version: str, row: RegistryEntry) -> None:
     bundle = used.ecosystem == Ecosystem.MCPB
     try:
         installs.resolve(
-            ecosystem=used.ecosystem, package=package, version=version, program=used.program, server=used.server,
-            networks=row.source.allowed_networks if bundle else (), actor=f"registry:{row.source.slug}",
-        )  # fmt: skip
-    except (Conflict, Denied) as error:  # too many wait: the next reading that shows the entry asks again
+            ecosystem=used.ecosystem,
+            package=package,
+            version=version,
+            program=used.program,
+            server=used.server,
+            networks=row.source.allowed_networks if bundle else (),
+            actor=f"registry:{row.source.slug}",
+        )
+    except (Conflict, Denied) as error:
+        # too many wait: the next reading that shows the entry asks again
         log.warning("version_not_proposed", package=package, version=version, reason=str(error))

@@ -1,4 +1,5 @@
-"""Servers as records: saved, confirmed, checked, tested; and how a row becomes something to connect to.
+"""Servers as records: saved, confirmed, checked, tested; and how a row becomes something to connect
+to.
 
 Only ``targets`` opens secrets; nothing here knows calls.
 """

@@ -1,7 +1,8 @@
-"""What a test or a trial of a server may call: the rules decide about it as they decide about the call of an agent.
+"""What a test or a trial of a server may call: the rules decide about it as they decide about the
+call of an agent.
 
-Both have no agent and ask no person. So rules for all agents apply, and a call about which a rule asks is not made.
-``calls/calls_of_tests.py`` makes and records the calls.
+Both have no agent and ask no person. So rules for all agents apply, and a call about which a rule
+asks is not made. ``calls/calls_of_tests.py`` makes and records the calls.
 """
 
 from __future__ import annotations
@@ -16,26 +17,41 @@ from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, Grants, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.specs import (
+    AgentSpec,
+    EndpointSpec,
+    Grants,
+    GrantSpec,
+    ServerSpec,
+    ToolSpec,
+)
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.services.configuration.snapshot import snapshot_now
 
-TEST, TRIAL = "test", "trial"  # the origins of these calls
+# the origins of these calls
+TEST = "test"
+TRIAL = "trial"
 
 # No slug may contain parentheses, so records never confuse these with an agent or an endpoint.
 TESTER = AgentSpec(id=0, slug="(tests)", capabilities=frozenset(), calls_per_minute=None, grants=())
 TESTS = EndpointSpec(
-    slug="(tests)", title="Tests of servers", instructions="", naming_style="double", description_style="none",
-    lists_only=False, hide_unavailable=False, grants=(),
-)  # fmt: skip
+    slug="(tests)",
+    title="Tests of servers",
+    instructions="",
+    naming_style="double",
+    description_style="none",
+    lists_only=False,
+    hide_unavailable=False,
+    grants=(),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CallOrder:
     """A call that a test or a trial is to make.
 
-    ``vouched_by``: the person at the command line who is responsible for the call, so that no rule decides about it.
-    ``request_id``: what the record of the call refers to.
+    ``vouched_by``: the person at the command line who is responsible for the call, so that no rule
+    decides about it. ``request_id``: what the record of the call refers to.
     """
 
     origin: str
@@ -52,7 +68,13 @@ def order_of(test: ServerTest, *, vouched_by: str = "") -> CallOrder:
     user = test.requested_by
     requester = Requester(user.pk, user.get_username()) if user else NOBODY
     return CallOrder(
-        TEST, test.server_id, test.call_tool, test.call_arguments, requester, vouched_by, request_id=f"test-{test.pk}"
+        TEST,
+        test.server_id,
+        test.call_tool,
+        test.call_arguments,
+        requester,
+        vouched_by,
+        request_id=f"test-{test.pk}",
     )
 
 
@@ -76,7 +98,8 @@ class PreparedCall:
 
 
 def refuse_call(server: Server, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises Denied for a tool that is not approved, does not only read, or that the rules let nobody call unasked."""
+    """Raises Denied for a tool that is not approved, does not only read, or that the rules let
+    nobody call unasked."""
     refusal = prepare_call(CallOrder(TEST, server.pk, name, arguments)).refusal
     if refusal is not None:
         raise refusal
@@ -88,7 +111,11 @@ def prepare_call(order: CallOrder) -> PreparedCall:
     server = snapshot.servers.get(order.server_id)
     if server is None:
         raise Conflict("The server is no longer active.", remedy="Enable it, then test it again.")
-    tool = Tool.objects.filter(server=order.server_id, name=order.tool, kind=TOOL).select_related("pinned").first()
+    tool = (
+        Tool.objects.filter(server=order.server_id, name=order.tool, kind=TOOL)
+        .select_related("pinned")
+        .first()
+    )
     if order.vouched_by:
         decision = Decision(Outcome.ALLOW, f"{order.vouched_by} takes responsibility for it")
         return PreparedCall(server, _as_tried(order, tool), decision, None)
@@ -96,11 +123,15 @@ def prepare_call(order: CallOrder) -> PreparedCall:
         return _prepare_trial(order, server, tool, snapshot.policy)
     offered = snapshot.offer(tool.pk) if tool else None
     decision = _decide(order, server, offered or _as_tried(order, tool), snapshot.policy)
-    refusal = _refuse_untested(order, server, tool, offered=offered is not None) or _refuse_undecided(order, decision)
+    refusal = _refuse_untested(
+        order, server, tool, offered=offered is not None
+    ) or _refuse_undecided(order, decision)
     return PreparedCall(server, offered or _as_tried(order, tool), decision, refusal)
 
 
-def _refuse_untested(order: CallOrder, server: ServerSpec, tool: Tool | None, *, offered: bool) -> Denied | None:
+def _refuse_untested(
+    order: CallOrder, server: ServerSpec, tool: Tool | None, *, offered: bool
+) -> Denied | None:
     annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
     if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
         return Denied(
@@ -124,17 +155,21 @@ def _refuse_undecided(order: CallOrder, decision: Decision) -> Denied | None:
     )
 
 
-def _prepare_trial(order: CallOrder, server: ServerSpec, tool: Tool | None, policy: Policy) -> PreparedCall:
+def _prepare_trial(
+    order: CallOrder, server: ServerSpec, tool: Tool | None, policy: Policy
+) -> PreparedCall:
     """Decide about a call of a trial.
 
-    A trial calls tools that nobody has approved yet. If no rule fits and the site asks by default, the call is made: the
-    person who orders the trial is responsible for it. If a rule asks or denies, the call is not made.
+    A trial calls tools that nobody has approved yet. If no rule fits and the site asks by default,
+    the call is made: the person who orders the trial is responsible for it. If a rule asks or
+    denies, the call is not made.
     """
     spec = _as_tried(order, tool)
     decision = _decide(order, server, spec, policy)
     if decision.outcome is Outcome.ASK and decision.rule_id is None:
         decision = Decision(
-            Outcome.ALLOW, "no rule matches; the user who requested the trial takes responsibility for it"
+            Outcome.ALLOW,
+            "no rule matches; the user who requested the trial takes responsibility for it",
         )
     refusal = None
     if tool is not None and not tool.enabled:
@@ -147,11 +182,14 @@ def _prepare_trial(order: CallOrder, server: ServerSpec, tool: Tool | None, poli
 
 def _decide(order: CallOrder, server: ServerSpec, tool: ToolSpec, policy: Policy) -> Decision:
     now = timezone.now().timestamp()
-    return decide(policy, Question(TESTER, TESTS, server, tool, order.arguments, now=now, origin=order.origin))
+    return decide(
+        policy, Question(TESTER, TESTS, server, tool, order.arguments, now=now, origin=order.origin)
+    )
 
 
 def _as_tried(order: CallOrder, tool: Tool | None) -> ToolSpec:
-    """Return the tool as rules see it: with what a person has confirmed of it, without claims of its server."""
+    """Return the tool as rules see it: with what a person has confirmed of it, without claims of
+    its server."""
     return ToolSpec(
         id=tool.pk if tool else 0,
         server_id=order.server_id,

@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-QUEUED, RUNNING = ServerTest.Verdict.QUEUED, ServerTest.Verdict.RUNNING
-_MARGIN = timedelta(seconds=30)  # for the end of a server's processes, and for writing what was seen
+QUEUED = ServerTest.Verdict.QUEUED
+RUNNING = ServerTest.Verdict.RUNNING
+# for the end of a server's processes, and for writing what was seen
+_MARGIN = timedelta(seconds=30)
 _TOLD_LEFT_OUT = 50
 
 
@@ -61,22 +63,33 @@ def request_test(
 ) -> ServerTest:
     """A queued test, with one call of a read-only tool if named. A worker starts it within seconds.
 
-    ``in_sandbox``: as the server would run with its sandbox on; its health does not follow from that.
+    ``in_sandbox``: as the server would run with its sandbox on; its health does not follow from
+    that.
 
-    When the broker is away, ``error`` of the returned test says so and the test starts later. One that
-    is queued already is returned as it is. Raises Conflict or ConfigInvalid (the server may not run),
-    Denied (the tool is not read-only, or the rules do not let it run unasked) and ArgumentsInvalid.
+    When the broker is away, ``error`` of the returned test says so and the test starts later. One
+    that is queued already is returned as it is. Raises Conflict or ConfigInvalid (the server may
+    not run), Denied (the tool is not read-only, or the rules do not let it run unasked) and
+    ArgumentsInvalid.
     """
     arguments = call_arguments or {}
     if call_tool:
         refuse_call(server, call_tool, arguments)
     same = ServerTest.objects.filter(
-        server=server, verdict=QUEUED, call_tool=call_tool, call_arguments=arguments, in_sandbox=in_sandbox
+        server=server,
+        verdict=QUEUED,
+        call_tool=call_tool,
+        call_arguments=arguments,
+        in_sandbox=in_sandbox,
     )
     if (waiting := same.first()) is not None:
         return waiting
     test = queue_test(
-        server=server, actor=actor, user=user, call_tool=call_tool, call_arguments=arguments, in_sandbox=in_sandbox
+        server=server,
+        actor=actor,
+        user=user,
+        call_tool=call_tool,
+        call_arguments=arguments,
+        in_sandbox=in_sandbox,
     )
     transaction.on_commit(lambda: send_test(test))
     return test
@@ -92,7 +105,8 @@ def queue_test(
     call_arguments: dict[str, Any],
     in_sandbox: bool = False,
 ) -> ServerTest:
-    """Store the test without waking a worker, for whoever runs it himself; whoever names a tool vouches for the call.
+    """Store the test without waking a worker, for whoever runs it himself; whoever names a tool
+    vouches for the call.
 
     Raises Conflict or ConfigInvalid (the server may not run) and ArgumentsInvalid.
     """
@@ -100,7 +114,13 @@ def queue_test(
     _check_storable(call_arguments)
     _forget_handshake(server)
     called = {"arguments": keyed_digest("test", canonical(call_arguments))} if call_tool else {}
-    audit.record(kind="server.test_requested", actor=actor, subject=f"server:{server.slug}", call=call_tool, **called)
+    audit.record(
+        kind="server.test_requested",
+        actor=actor,
+        subject=f"server:{server.slug}",
+        call=call_tool,
+        **called,
+    )
     return ServerTest.objects.create(
         server=server,
         requested_by=user,
@@ -130,7 +150,8 @@ def request_refresh(*, server: Server, actor: str) -> bool:
 
 
 def request_connect(*, server: Server, actor: str) -> bool:
-    """Ask a worker to connect to the server soon, and to read what it offers. As ``request_refresh`` else."""
+    """Ask a worker to connect to the server soon, and to read what it offers. As
+    ``request_refresh`` else."""
     return _look_soon(server, "server.connect_requested", actor)
 
 
@@ -145,13 +166,15 @@ def _look_soon(server: Server, kind: str, actor: str) -> bool:
 
 @transaction.atomic
 def request_reconnect(*, server: Server, actor: str) -> Server:
-    """Make every process drop its connection to the server; the check that is due then opens a new one."""
+    """Make every process drop its connection to the server; the check that is due then opens a new
+    one."""
     return _dropped(server, "server.reconnect_requested", actor, timezone.now())
 
 
 @transaction.atomic
 def request_disconnect(*, server: Server, actor: str) -> Server:
-    """Make every process drop its connection to the server until the next call, check or ``request_connect``.
+    """Make every process drop its connection to the server until the next call, check or
+    ``request_connect``.
 
     Raises Conflict of a server to which processes connect by themselves.
     """
@@ -160,7 +183,9 @@ def request_disconnect(*, server: Server, actor: str) -> Server:
             f"Cannot disconnect the server '{server.slug}': processes would connect to it again immediately.",
             remedy="First set the connect mode of the server to lazy or manual, or disable the server.",
         )
-    return _dropped(server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now()))
+    return _dropped(
+        server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now())
+    )
 
 
 def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None) -> Server:
@@ -173,16 +198,18 @@ def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None)
 
 
 def _forget_handshake(server: Server) -> None:
-    """Let the next connection find out what the server speaks: it may have been upgraded since it was last asked."""
+    """Let the next connection find out what the server speaks: it may have been upgraded since it
+    was last asked."""
     Server.objects.filter(pk=server.pk, transport=Transport.STDIO).update(protocol_era="")
 
 
 def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
-    """Claim servers whose check is due: of many callers, each server goes to exactly one, and to nobody while it is checked.
+    """Claim servers whose check is due: of many callers, each server goes to exactly one, and to
+    nobody while it is checked.
 
-    ``answering``: those that answered the last time; else those that did not, or were never asked. The one to whom they go
-    calls ``trials.record_check``; if it dies, they are due again when that is known (``free_checks``), at the latest once
-    the longest test is over.
+    ``answering``: those that answered the last time; else those that did not, or were never asked.
+    The one to whom they go calls ``trials.record_check``; if it dies, they are due again when that
+    is known (``free_checks``), at the latest once the longest test is over.
     """
     now = timezone.now()
     due = Server.objects.due_for_check(now)
@@ -190,14 +217,16 @@ def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
     chosen = due.filter(works if answering else ~works).order_by("next_check_at", "pk")
     found = chosen.values_list("pk", "connect_timeout", "request_timeout")[:limit]
     until = {pk: _longest(now, connect, request) for pk, connect, request in found}
-    return claim_each(until, lambda pk: due.filter(pk=pk).update(check_until=until[pk], check_by=worker))
+    return claim_each(
+        until, lambda pk: due.filter(pk=pk).update(check_until=until[pk], check_by=worker)
+    )
 
 
 def claim_each(keys: Iterable[int], claim: Callable[[int], object]) -> list[int]:
     """Claim one after the other. Returns those whose ``claim`` returned something true.
 
-    If the database fails in the middle, the caller gets what was claimed before, because no other worker would take it. Raises the error if
-    nothing was claimed.
+    If the database fails in the middle, the caller gets what was claimed before, because no other
+    worker would take it. Raises the error if nothing was claimed.
     """
     claimed: list[int] = []
     for key in keys:
@@ -213,8 +242,11 @@ def claim_each(keys: Iterable[int], claim: Callable[[int], object]) -> list[int]
 
 
 def free_checks(worker: str) -> int:
-    """Servers that a worker checked when it died are due again now; the caller must know that it is dead. Returns how many."""
-    return Server.objects.filter(check_by=worker, check_until__isnull=False).update(check_until=None)
+    """Servers that a worker checked when it died are due again now; the caller must know that it is
+    dead. Returns how many."""
+    return Server.objects.filter(check_by=worker, check_until__isnull=False).update(
+        check_until=None
+    )
 
 
 def _longest(now: datetime, connect_timeout: float, request_timeout: float | None) -> datetime:
@@ -222,17 +254,26 @@ def _longest(now: datetime, connect_timeout: float, request_timeout: float | Non
 
 
 def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
-    """Take in what a server told of what it offers: compare it with what is approved, and note that it works."""
+    """Take in what a server told of what it offers: compare it with what is approved, and note that
+    it works."""
     compare(server=server, discovery=discovery, process=process)
     note_answer(server=server, discovery=discovery)
 
 
-def compare(*, server: Server, discovery: Discovery, process: str = "", pause: Pause = time.sleep) -> None:
-    """Compare what a server lists with what is approved. This takes as long as the scan of what is new; see ``observe``."""
+def compare(
+    *, server: Server, discovery: Discovery, process: str = "", pause: Pause = time.sleep
+) -> None:
+    """Compare what a server lists with what is approved. This takes as long as the scan of what is
+    new; see ``observe``."""
     observe.observe(
-        server=server, listed=discovery.tools, others=discovery.others, instructions=discovery.instructions,
-        process=process, read_at=datetime.fromtimestamp(discovery.read_at, UTC), pause=pause,
-    )  # fmt: skip
+        server=server,
+        listed=discovery.tools,
+        others=discovery.others,
+        instructions=discovery.instructions,
+        process=process,
+        read_at=datetime.fromtimestamp(discovery.read_at, UTC),
+        pause=pause,
+    )
 
 
 def note_answer(*, server: Server, discovery: Discovery) -> None:
@@ -240,15 +281,19 @@ def note_answer(*, server: Server, discovery: Discovery) -> None:
     told = left_out(discovery)
     if told:
         warn_once(
-            server_id=server.pk, kind="tools_left_out", message=f"Left out or changed: {told.replace(chr(10), ' ')}"
+            server_id=server.pk,
+            kind="tools_left_out",
+            message=f"Left out or changed: {told.replace(chr(10), ' ')}",
         )
     mark_ok(server_id=server.pk, discovery=discovery)
 
 
 @transaction.atomic
 def mark_ok(*, server_id: int, discovery: Discovery) -> None:
-    """Note that the server answered: earlier failures no longer count, and it is shown again if it was hidden."""
-    server, now = _locked(server_id), timezone.now()
+    """Note that the server answered: earlier failures no longer count, and it is shown again if it
+    was hidden."""
+    server = _locked(server_id)
+    now = timezone.now()
     if server is None:
         return
     Server.objects.filter(pk=server_id).update(
@@ -257,7 +302,11 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         unavailable_since=None,
         next_check_at=_next_check(server, 0, now),
         protocol_era="" if _was_upgraded(server, discovery) else discovery.era,
-        server_info={name: plain(text, 500) for name, text in discovery.server_info.items() if isinstance(text, str)},
+        server_info={
+            name: plain(text, 500)
+            for name, text in discovery.server_info.items()
+            if isinstance(text, str)
+        },
         server_instructions=plain(discovery.instructions),
         features=list(discovery.features),
         left_out=left_out(discovery),
@@ -268,27 +317,37 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
 
 
 def _was_upgraded(server: Server, discovery: Discovery) -> bool:
-    """Whether a local server that was opened with the remembered older handshake reports another version of itself.
+    """Whether a local server that was opened with the remembered older handshake reports another
+    version of itself.
 
     It may speak the newer protocol, so the next connection finds out.
     """
-    before, now = server.server_info.get("version"), discovery.server_info.get("version")
-    remembered = server.transport == Transport.STDIO and server.protocol_era == discovery.era == "legacy"
+    before = server.server_info.get("version")
+    now = discovery.server_info.get("version")
+    remembered = (
+        server.transport == Transport.STDIO and server.protocol_era == discovery.era == "legacy"
+    )
     return remembered and before is not None and before != now
 
 
 def left_out(discovery: Discovery) -> str:
-    """Why definitions were left out, or what of them hosts get changed: a line for each, and not thousands of them."""
+    """Why definitions were left out, or what of them hosts get changed: a line for each, and not
+    thousands of them."""
     lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
     only_changes = f" are {WITH_CHANGES}" if more <= len(discovery.changes) else ""
-    return plain("\n".join([*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]))
+    return plain(
+        "\n".join(
+            [*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]
+        )
+    )
 
 
 @transaction.atomic
 def mark_failed(*, server_id: int, code: str, message: str, times: int = 1) -> None:
     """Note that a test or check failed; after three in a row the server counts as unavailable."""
-    server, now = _locked(server_id), timezone.now()
+    server = _locked(server_id)
+    now = timezone.now()
     if server is None:
         return
     failures = server.consecutive_failures + times
@@ -315,7 +374,8 @@ def _next_check(server: Server, failures: int, now: datetime) -> datetime | None
     """None for a server that is connected only when told to, unless it failed."""
     if server.connect_mode == ConnectMode.MANUAL and not failures:
         return None
-    return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=random.random()))  # noqa: S311
+    chance = random.random()  # noqa: S311 -- it spreads the checks over time
+    return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=chance))
 
 
 def _check_storable(arguments: dict[str, Any]) -> None:
@@ -325,7 +385,10 @@ def _check_storable(arguments: dict[str, Any]) -> None:
         text.encode()
     except ValueError as error:
         raise ArgumentsInvalid(
-            "The arguments contain invalid numbers or characters.", remedy="Remove or replace these values."
+            "The arguments contain invalid numbers or characters.",
+            remedy="Remove or replace these values.",
         ) from error
     if "\\u0000" in text:
-        raise ArgumentsInvalid("The arguments contain a NUL character.", remedy="Remove the NUL character.")
+        raise ArgumentsInvalid(
+            "The arguments contain a NUL character.", remedy="Remove the NUL character."
+        )

@@ -1,7 +1,7 @@
 """Compares what servers list with what is approved, in a thread of its own.
 
-A scan of long definitions takes seconds. It must keep neither the events of other servers waiting (``connections``) nor
-the process from stopping.
+A scan of long definitions takes seconds. It must keep neither the events of other servers waiting
+(``connections``) nor the process from stopping.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class _StoppedError(Exception):
 
 
 class DefinitionComparer:
-    """Takes what servers list with ``submit``; of one server only the newest list waits. ``close`` ends the thread."""
+    """Takes what servers list with ``submit``; of one server only the newest list waits. ``close``
+    ends the thread."""
 
     def __init__(self, process: str) -> None:
         self._process = process
@@ -47,7 +48,8 @@ class DefinitionComparer:
             self._changed.notify()
 
     def close(self) -> None:
-        """End within seconds: a longer scan is given up with nothing written, and the next look at the server repeats it."""
+        """End within seconds: a longer scan is given up with nothing written, and the next look at
+        the server repeats it."""
         with self._changed:
             self._stopped_at = time.monotonic()
             self._stopped.set()
@@ -69,7 +71,9 @@ class DefinitionComparer:
     def _compare(self, server_id: int, discovery: Discovery) -> None:
         try:
             if (server := Server.objects.filter(pk=server_id).first()) is not None:
-                compare(server=server, discovery=discovery, process=self._process, pause=self._pause)
+                compare(
+                    server=server, discovery=discovery, process=self._process, pause=self._pause
+                )
         except Server.DoesNotExist:  # deleted during the scan
             log.info("definitions_of_deleted_server", server_id=server_id)
         except _StoppedError:

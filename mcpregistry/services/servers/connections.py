@@ -54,7 +54,8 @@ def forget_process(process: str) -> None:
 
 
 def forget_stale(now: datetime) -> int:
-    """Remove connections of processes that have not been heard of for a minute. Returns how many."""
+    """Remove connections of processes that have not been heard of for a minute. Returns how
+    many."""
     return Connection.objects.filter(seen_at__lt=now - STALE_AFTER).delete()[0]
 
 
@@ -64,7 +65,8 @@ def record_events(
     process: str,
     submit: Callable[[int, Discovery], None],
 ) -> None:
-    """Bring the connections' rows up to date, note what happened, and ``submit`` new lists for comparison with the pins."""
+    """Bring the connections' rows up to date, note what happened, and ``submit`` new lists for
+    comparison with the pins."""
     servers = Server.objects.in_bulk([*seen])
     told = [event for event in events if event.server_id in servers]
     _write_rows({key: value for key, value in seen.items() if key in servers}, process)
@@ -78,19 +80,31 @@ def record_events(
 
 
 def _tell_server(server_id: int, events: list[ConnectionEvent]) -> None:
-    """What a batch of events means for the server as a whole: its last error, and whether it can be reached.
+    """What a batch of events means for the server as a whole: its last error, and whether it can be
+    reached.
 
-    A failed call is an error to be seen; only a connection that failed or was lost counts towards "unavailable",
-    and only what came after the last one that was made.
+    A failed call is an error to be seen; only a connection that failed or was lost counts towards
+    "unavailable", and only what came after the last one that was made.
     """
-    made = max((n for n, event in enumerate(events) if event.kind in _MOVES and event.state == "connected"), default=-1)
+    made = max(
+        (
+            n
+            for n, event in enumerate(events)
+            if event.kind in _MOVES and event.state == "connected"
+        ),
+        default=-1,
+    )
     lost = [event for event in events[made + 1 :] if event.kind == "state" and event.state in _LOST]
     if made >= 0:
         Server.objects.filter(pk=server_id).update(last_connected_at=_time(events[made].at))
     if lost:
-        mark_failed(server_id=server_id, code=lost[-1].code, message=lost[-1].detail, times=len(lost))
+        mark_failed(
+            server_id=server_id, code=lost[-1].code, message=lost[-1].detail, times=len(lost)
+        )
     failed = [
-        event for event in events if event.kind == "call_failed" or (event.kind == "state" and event.state in _LOST)
+        event
+        for event in events
+        if event.kind == "call_failed" or (event.kind == "state" and event.state in _LOST)
     ]
     if failed:
         last = failed[-1]
@@ -141,7 +155,10 @@ def _write_notes(events: Iterable[ConnectionEvent], process: str) -> None:
     """Of a burst, the newest per server."""
     by_server: dict[int, deque[ServerEvent]] = {}
     for event in events:
-        if (event.kind == "state" and event.state in _TOLD) or event.kind in ("secrets", "call_failed"):
+        if (event.kind == "state" and event.state in _TOLD) or event.kind in (
+            "secrets",
+            "call_failed",
+        ):
             note = ServerEvent(
                 server_id=event.server_id,
                 at=_time(event.at),
@@ -151,7 +168,8 @@ def _write_notes(events: Iterable[ConnectionEvent], process: str) -> None:
             )
             notes = by_server.setdefault(event.server_id, deque(maxlen=_NOTES_PER_BATCH))
             if notes and notes[-1].kind == note.kind == "call_failed":
-                notes.pop()  # of many failed calls in a row one is enough here: each has its own record
+                # of many failed calls in a row one is enough here: each has its own record
+                notes.pop()
             notes.append(note)
     ServerEvent.objects.bulk_create([note for notes in by_server.values() for note in notes])
     trim_events(by_server)
@@ -197,7 +215,8 @@ class Seen:
 
 
 class ConnectionLog:
-    """The one writer of a process: give ``record`` to the pool as ``on_event``, ``close`` at the end."""
+    """The one writer of a process: give ``record`` to the pool as ``on_event``, ``close`` at the
+    end."""
 
     def __init__(self, process: str) -> None:
         self.process = process
@@ -237,7 +256,8 @@ class ConnectionLog:
         connections.close_all()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Whatever fails, the database being away first of all, the next beat tells it all again."""
+        """Whatever fails, the database being away first of all, the next beat tells it all
+        again."""
         close_old_connections()
         try:
             work()
@@ -245,7 +265,8 @@ class ConnectionLog:
             log.exception("connections_not_recorded", process=self.process)
 
     def _write(self, *, beat: bool = False) -> None:
-        """Write what is new; with a beat, every connection anew, so that its row does not grow stale."""
+        """Write what is new; with a beat, every connection anew, so that its row does not grow
+        stale."""
         events = [self._queue.popleft() for _ in range(len(self._queue))]
         for event in events:
             before = self._seen.get(event.server_id)

@@ -16,7 +16,13 @@ from django.utils import timezone
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
 from mcpregistry.domain.rights import Rights, no_rights
-from mcpregistry.domain.servers.launch import check_command, check_env, check_networks, check_pairs, check_url
+from mcpregistry.domain.servers.launch import (
+    check_command,
+    check_env,
+    check_networks,
+    check_pairs,
+    check_url,
+)
 from mcpregistry.domain.servers.shown_env import without_secrets
 from mcpregistry.models import Server
 from mcpregistry.models.confinement import SandboxMode
@@ -29,25 +35,71 @@ from mcpregistry.services.configuration.saving import check_fields, store, take_
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.sandbox import check_sandbox, narrower, tried
 
-SANDBOX = ("sandbox", "sandbox_network", "sandbox_read", "sandbox_write", "sandbox_connect", "sandbox_listen")
+SANDBOX = (
+    "sandbox",
+    "sandbox_network",
+    "sandbox_read",
+    "sandbox_write",
+    "sandbox_connect",
+    "sandbox_listen",
+)
 BOUNDS = ("max_memory_mb", "max_processes", "max_cpu_seconds", "max_file_mb", "max_open_files")
 # Changing one of these closes open connections: they are part of the server's revision.
 _REVISED = (
-    "slug", "transport", "command", "cwd", "url", "allowed_networks", "connect_mode", "resend", "protocol_mode",
-    "connect_timeout", "request_timeout", "idle_timeout", "max_message_bytes", "max_concurrency", "max_tools",
-    "max_definition_bytes", "env", "headers",
-    "shared_by", "max_sessions", "asks_elicitation", "asks_sampling", "asks_roots", "sampling_expert",
-    *SANDBOX, *BOUNDS,
-)  # fmt: skip
+    "slug",
+    "transport",
+    "command",
+    "cwd",
+    "url",
+    "allowed_networks",
+    "connect_mode",
+    "resend",
+    "protocol_mode",
+    "connect_timeout",
+    "request_timeout",
+    "idle_timeout",
+    "max_message_bytes",
+    "max_concurrency",
+    "max_tools",
+    "max_definition_bytes",
+    "env",
+    "headers",
+    "shared_by",
+    "max_sessions",
+    "asks_elicitation",
+    "asks_sampling",
+    "asks_roots",
+    "sampling_expert",
+    *SANDBOX,
+    *BOUNDS,
+)
 
-# Only confirmations, ``enable_server``, ``disable_server``, connections and checks write these columns. ``save_server``
-# ignores values that its caller has set in an existing row.
+# Only confirmations, ``enable_server``, ``disable_server``, connections and checks write these
+# columns. ``save_server`` ignores values that its caller has set in an existing row.
 _BY_OTHERS = (
-    "lifecycle", "revision", "launch_by", "confirmed_launch", "confirmed_by", "confirmed_at",
-    "last_ok_at", "last_error", "last_error_code", "last_error_at", "consecutive_failures", "unavailable_since",
-    "next_check_at", "check_until", "check_by", "protocol_era", "server_info", "server_instructions", "refreshed_at",
-    "features", "left_out", "last_connected_at",
-)  # fmt: skip
+    "lifecycle",
+    "revision",
+    "launch_by",
+    "confirmed_launch",
+    "confirmed_by",
+    "confirmed_at",
+    "last_ok_at",
+    "last_error",
+    "last_error_code",
+    "last_error_at",
+    "consecutive_failures",
+    "unavailable_since",
+    "next_check_at",
+    "check_until",
+    "check_by",
+    "protocol_era",
+    "server_info",
+    "server_instructions",
+    "refreshed_at",
+    "features",
+    "left_out",
+    "last_connected_at",
+)
 
 SCHEMES = {
     Transport.HTTP: ("http", "https"),
@@ -74,11 +126,14 @@ def check_server(server: Server) -> None:
         check_sandbox(server)
         if server.url:
             raise ConfigInvalid(
-                "A local server cannot have a URL.", remedy="Remove the URL, or choose another transport."
+                "A local server cannot have a URL.",
+                remedy="Remove the URL, or choose another transport.",
             )
         return
     if server.command:
-        raise ConfigInvalid("A remote server cannot have a command.", remedy="Remove the command, or choose stdio.")
+        raise ConfigInvalid(
+            "A remote server cannot have a command.", remedy="Remove the command, or choose stdio."
+        )
     check_url(server.url, SCHEMES[Transport(server.transport)])
     check_pairs(server.headers, "Headers")
     check_networks(server.allowed_networks)
@@ -100,7 +155,9 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
             moved(f"server:{before.slug}", f"server:{server.slug}")
     check_scope(server.texts(), f"server:{server.slug}")
     if before is None:
-        server.lifecycle = Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
+        server.lifecycle = (
+            Lifecycle.DISABLED if server.lifecycle == Lifecycle.DISABLED else Lifecycle.DRAFT
+        )
         server.confirmed_launch = ""
     else:
         changed = any(_value(before, name) != _value(server, name) for name in _REVISED)
@@ -111,16 +168,26 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
         server.lifecycle = Lifecycle.DRAFT
     store(server)
     kind = "server.changed" if before else "server.created"
-    audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision, **_facts(server))
+    audit.record(
+        kind=kind,
+        actor=actor,
+        subject=f"server:{server.slug}",
+        revision=server.revision,
+        **_facts(server),
+    )
     return server
 
 
 @transaction.atomic
 def enforce_sandbox(*, server: Server, actor: str) -> Server:
-    """Switch it on, once a test in it has passed; the launch stays confirmed. Raises Conflict before that."""
+    """Switch it on, once a test in it has passed; the launch stays confirmed. Raises Conflict
+    before that."""
     take_current(server, own=_BY_OTHERS)
     if not tried(server):
-        raise Conflict("No test in the sandbox has passed since the last change.", remedy="Test the sandbox first.")
+        raise Conflict(
+            "No test in the sandbox has passed since the last change.",
+            remedy="Test the sandbox first.",
+        )
     return save_server(server=server.change(sandbox=SandboxMode.ENFORCE), actor=actor)
 
 
@@ -130,7 +197,8 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     server = Server.objects.select_for_update().get(pk=server.pk)
     if server.launch_hash() != launch_hash:
         raise Conflict(
-            "The server was changed after you opened this page.", remedy="Review the server again, then confirm it."
+            "The server was changed after you opened this page.",
+            remedy="Review the server again, then confirm it.",
         )
     if settings.FOUR_EYES and actor.startswith("user:") and actor in (server.launch_by or []):
         raise Denied(
@@ -139,33 +207,48 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
         raise ConfigInvalid(
-            "Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1, then restart the site."
+            "Local servers are disabled on this site.",
+            remedy="Set SLIPSNISSE_STDIO=1, then restart the site.",
         )
     check_server(server)
     now = timezone.now()
-    server.confirmed_launch, server.confirmed_at, server.confirmed_by = launch_hash, now, user  # type: ignore[assignment]
-    server.lifecycle, server.next_check_at, server.unavailable_since = Lifecycle.ACTIVE, now, None
-    server.consecutive_failures, server.launch_by = 0, None
+    server.confirmed_launch = launch_hash
+    server.confirmed_at = now
+    server.confirmed_by = user  # type: ignore[assignment]
+    server.lifecycle = Lifecycle.ACTIVE
+    server.next_check_at = now
+    server.unavailable_since = None
+    server.consecutive_failures = 0
+    server.launch_by = None
     server.protocol_era = ""  # the new launch may use another one
     server.save()
     audit.record(
-        kind="server.confirmed", actor=actor, subject=f"server:{server.slug}", launch=launch_hash, **_facts(server)
+        kind="server.confirmed",
+        actor=actor,
+        subject=f"server:{server.slug}",
+        launch=launch_hash,
+        **_facts(server),
     )
     return server
 
 
 @transaction.atomic
 def withdraw_launch(*, server: Server, actor: str) -> None:
-    """Make an active server a draft again: it stops until a person confirms its launch. A disabled server stays disabled."""
+    """Make an active server a draft again: it stops until a person confirms its launch. A disabled
+    server stays disabled."""
     server = Server.objects.select_for_update().get(pk=server.pk)
     if server.lifecycle == Lifecycle.DISABLED and not server.confirmed_launch:
         return
     server.confirmed_launch = ""
     if server.lifecycle == Lifecycle.ACTIVE:
-        server.lifecycle, server.next_check_at = Lifecycle.DRAFT, None
+        server.lifecycle = Lifecycle.DRAFT
+        server.next_check_at = None
     server.save()
     audit.record(
-        kind="server.launch_withdrawn", actor=actor, subject=f"server:{server.slug}", lifecycle=server.lifecycle
+        kind="server.launch_withdrawn",
+        actor=actor,
+        subject=f"server:{server.slug}",
+        lifecycle=server.lifecycle,
     )
 
 
@@ -181,9 +264,12 @@ def enable_server(*, server: Server, actor: str) -> Server:
 
 @transaction.atomic
 def delete_server(*, server: Server, actor: str, rights: Rights = no_rights) -> None:
-    """Remove it with its tools and grants; the records of its calls stay. Raises Conflict as ``end_dependents``."""
+    """Remove it with its tools and grants; the records of its calls stay. Raises Conflict as
+    ``end_dependents``."""
     end_dependents(server, actor=actor, rights=rights)
-    audit.record(kind="server.deleted", actor=actor, subject=f"server:{server.slug}", **_facts(server))
+    audit.record(
+        kind="server.deleted", actor=actor, subject=f"server:{server.slug}", **_facts(server)
+    )
     server.tools.update(pinned=None, latest=None)
     moved(f"server:{server.slug}")
     server.delete()
@@ -191,7 +277,8 @@ def delete_server(*, server: Server, actor: str, rights: Rights = no_rights) -> 
 
 @transaction.atomic
 def _move(server: Server, state: Lifecycle | None, actor: str, kind: str) -> Server:
-    """``state`` None: active if the launch is the confirmed one, else draft; decided while the row is locked."""
+    """``state`` None: active if the launch is the confirmed one, else draft; decided while the row
+    is locked."""
     server = Server.objects.select_for_update().get(pk=server.pk)
     if state is None:
         state = Lifecycle.ACTIVE if server.launch_confirmed else Lifecycle.DRAFT
@@ -203,7 +290,8 @@ def _move(server: Server, state: Lifecycle | None, actor: str, kind: str) -> Ser
 
 
 def _stays_confirmed(before: Server, server: Server) -> bool:
-    """A sandbox that is made narrower, and nothing else of the launch, leaves a confirmed launch confirmed."""
+    """A sandbox that is made narrower, and nothing else of the launch, leaves a confirmed launch
+    confirmed."""
     if not before.confirmed_launch or _launch_of(before) != before.confirmed_launch:
         return False
     if not narrower(server, before):
@@ -218,7 +306,8 @@ def _stays_confirmed(before: Server, server: Server) -> bool:
 
 
 def _note_author(server: Server, before: Server | None, actor: str) -> None:
-    """Everybody who has changed the launch since it was confirmed: the last of them alone could be a stooge."""
+    """Everybody who has changed the launch since it was confirmed: the last of them alone could be
+    a stooge."""
     if before is not None and _launch_of(before) == _launch_of(server):
         return
     so_far = (before.launch_by if before else None) or []
@@ -241,11 +330,13 @@ def _value(server: Server, name: str) -> object:
 
 
 def may_see_secrets_of_launch(user: User | None) -> bool:
-    """Whether a person may read secrets in commands and addresses: everyone who may change or confirm servers."""
+    """Whether a person may read secrets in commands and addresses: everyone who may change or
+    confirm servers."""
     rights = ("mcpregistry.change_server", "mcpregistry.confirm_server")
     return user is not None and any(user.has_perm(right) for right in rights)
 
 
 def _facts(server: Server) -> dict[str, object]:
-    """What the audit log keeps for good of a launch: nothing that is secret in its words or its address."""
+    """What the audit log keeps for good of a launch: nothing that is secret in its words or its
+    address."""
     return {"lifecycle": server.lifecycle} | without_secrets(server.launch_facts())

@@ -31,7 +31,9 @@ def note(*, server_id: int, kind: str, message: str, process: str = "") -> None:
 def warn_once(*, server_id: int, kind: str, message: str) -> None:
     """Note it, unless the same was noted within the hour."""
     since = timezone.now() - _QUIET
-    if not ServerEvent.objects.filter(server_id=server_id, kind=kind, message=plain(message), at__gt=since).exists():
+    if not ServerEvent.objects.filter(
+        server_id=server_id, kind=kind, message=plain(message), at__gt=since
+    ).exists():
         note(server_id=server_id, kind=kind, message=message)
 
 
@@ -40,7 +42,11 @@ def trim_events(server_ids: Iterable[int]) -> int:
     gone = 0
     for server_id in server_ids:
         events = ServerEvent.objects.filter(server_id=server_id)
-        oldest_kept = events.order_by("-id").values_list("id", flat=True)[EVENTS_KEPT - 1 : EVENTS_KEPT].first()
+        oldest_kept = (
+            events.order_by("-id")
+            .values_list("id", flat=True)[EVENTS_KEPT - 1 : EVENTS_KEPT]
+            .first()
+        )
         if oldest_kept is not None:
             gone += events.filter(id__lt=oldest_kept).delete()[0]
     return gone

@@ -1,4 +1,5 @@
-"""Secrets that stand in a server's command or address, where nothing seals them, moved into credentials of that server."""
+"""Secrets that stand in a server's command or address, where nothing seals them, moved into
+credentials of that server."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ STILL_THERE = "Earlier versions and backups still contain each secret, so replac
 
 
 def find_open_secrets(server: Server) -> list[str]:
-    """What looks like a secret in the command or the address, in words such as "token" or "address password"."""
+    """What looks like a secret in the command or the address, in words such as "token" or "address
+    password"."""
     return [secret.label for secret in _taken_out(server)[1]]
 
 
@@ -29,10 +31,11 @@ def has_open_secrets(server: Server) -> bool:
 
 @transaction.atomic
 def keep_open_secrets(*, server: Server, user: User, actor: str) -> list[str]:
-    """Store each of them as a credential of this server alone, and name it in its place. The server becomes a draft.
+    """Store each of them as a credential of this server alone, and name it in its place. The server
+    becomes a draft.
 
-    Returns the names of the credentials. Raises Conflict if there is nothing to store, and Denied for a person who may
-    not have secrets kept.
+    Returns the names of the credentials. Raises Conflict if there is nothing to store, and Denied
+    for a person who may not have secrets kept.
     """
     plain, secrets = _taken_out(server)
     if not secrets:
@@ -42,19 +45,29 @@ def keep_open_secrets(*, server: Server, user: User, actor: str) -> list[str]:
         )
     kept = {
         secret.reference: credentials.keep(
-            name=secret.name, what=secret.label, value=secret.value, slug=server.slug, user=user, actor=actor
+            name=secret.name,
+            what=secret.label,
+            value=secret.value,
+            slug=server.slug,
+            user=user,
+            actor=actor,
         )
         for secret in secrets
     }
     # In one pass: the name that a credential got may be the one that was meant for another.
     references = re.compile("|".join(map(re.escape, kept)))
-    words = [references.sub(lambda found: kept[found[0]], word) for word in (*plain.command, plain.url)]
+    words = [
+        references.sub(lambda found: kept[found[0]], word) for word in (*plain.command, plain.url)
+    ]
     *server.command, server.url = words
     lifecycle.save_server(server=server, actor=actor)
     return [reference.removeprefix("${cred:").removesuffix("}") for reference in kept.values()]
 
 
 def _taken_out(server: Server) -> tuple[ServerEntry, tuple[Secret, ...]]:
-    """Words that only stand where a secret is to be entered, such as ``YOUR_TOKEN``, are no secrets yet."""
-    plain, secrets = taken_out(ServerEntry(key=server.slug, command=tuple(server.command), url=server.url))
+    """Words that only stand where a secret is to be entered, such as ``YOUR_TOKEN``, are no secrets
+    yet."""
+    plain, secrets = taken_out(
+        ServerEntry(key=server.slug, command=tuple(server.command), url=server.url)
+    )
     return plain, secrets if any(secret.value for secret in secrets) else ()

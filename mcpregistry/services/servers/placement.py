@@ -1,7 +1,8 @@
-"""Which process has a session's connection. Rows with leases, so that all processes of a machine agree.
+"""Which process has a session's connection. Rows with leases, so that all processes of a machine
+agree.
 
-A process renews all its leases together. Once it has not for ``LEASE``, or is known to be dead, another process takes the session: the
-server then starts without what it kept for it.
+A process renews all its leases together. Once it has not for ``LEASE``, or is known to be dead,
+another process takes the session: the server then starts without what it kept for it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, and where it takes calls of the others. ``is_lost``: it replaces another one, whose state is lost."""
+    """A process, and where it takes calls of the others. ``is_lost``: it replaces another one,
+    whose state is lost."""
 
     process: str
     address: str
@@ -78,7 +80,8 @@ def renew(process: str) -> None:
 
 
 def release(place: Place, process: str, *, is_lost: bool = False) -> None:
-    """The process has closed the connection. ``is_lost``: the session has not been told yet that an earlier one was lost."""
+    """The process has closed the connection. ``is_lost``: the session has not been told yet that an
+    earlier one was lost."""
     rows = _rows(place).filter(process=process)
     if is_lost:
         rows.update(process="", address="", lease_until=database_now())
@@ -87,13 +90,15 @@ def release(place: Place, process: str, *, is_lost: bool = False) -> None:
 
 
 def release_process(process: str) -> int:
-    """The process has ended. Whoever takes its sessions is told that their state is lost. Returns how many it had."""
+    """The process has ended. Whoever takes its sessions is told that their state is lost. Returns
+    how many it had."""
     now = database_now()
     return SessionOwner.objects.filter(process=process, lease_until__gt=now).update(lease_until=now)
 
 
 def machines() -> list[str]:
-    """Return the machines that have connections of their own, or those that share theirs under one name."""
+    """Return the machines that have connections of their own, or those that share theirs under one
+    name."""
     return [*_living().order_by("machine").values_list("machine", flat=True).distinct()]
 
 
@@ -118,4 +123,6 @@ def _living() -> Any:
 
 
 def _rows(place: Place) -> Any:
-    return SessionOwner.objects.filter(server=place.server_id, machine=place.machine, session=place.session)
+    return SessionOwner.objects.filter(
+        server=place.server_id, machine=place.machine, session=place.session
+    )

@@ -21,7 +21,8 @@ from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Server
 from mcpregistry.services.servers.targets import target_for
 
-# Writes how far a test is: the steps that are done, in milliseconds, and what the server has written to standard error.
+# Writes how far a test is: the steps that are done, in milliseconds, and what the server has
+# written to standard error.
 Tell = Callable[[Mapping[str, float], str], None]
 
 log = structlog.get_logger(__name__)
@@ -47,7 +48,8 @@ class Prober:
         *,
         make: MakeCall = send_only,
     ) -> TestReport:
-        """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in the report."""
+        """Connect afresh, list the tools, perhaps make one call, close. Whatever goes wrong is in
+        the report."""
         try:
             return self._loop.run(self.probe(server_id, call, in_sandbox, make=make), _LONGEST)
         except TimeoutError:
@@ -62,7 +64,8 @@ class Prober:
         tell: Tell | None = None,
         make: MakeCall = send_only,
     ) -> TestReport:
-        """The same for callers that are already on its loop (``soon``); ``tell`` follows the test's progress."""
+        """The same for callers that are already on its loop (``soon``); ``tell`` follows the test's
+        progress."""
         try:
             return await self._one(probed(server_id, call, in_sandbox, tell=tell, make=make))
         except SlipsnisseError as error:
@@ -71,7 +74,8 @@ class Prober:
             if is_passing(error):  # says nothing of the server
                 return _failed(
                     Interrupted(
-                        f"{error_texts.DATABASE_UNAVAILABLE} The test was not started.", remedy="Test the server again."
+                        f"{error_texts.DATABASE_UNAVAILABLE} The test was not started.",
+                        remedy="Test the server again.",
                     )
                 )
             return _crashed(server_id, error)
@@ -98,9 +102,11 @@ class Prober:
             self._running.discard(test)
 
     def interrupt(self) -> None:
-        """End the tests that run now, and let no other begin: a worker that stops does not wait for servers.
+        """End the tests that run now, and let no other begin: a worker that stops does not wait for
+        servers.
 
-        Returns at once, from any thread; each ``test`` returns as soon as its server's processes are gone.
+        Returns at once, from any thread; each ``test`` returns as soon as its server's processes
+        are gone.
         """
         self._interrupted = True
         self._loop.loop.call_soon_threadsafe(self._cut)
@@ -122,10 +128,11 @@ async def probed(
     tell: Tell | None = None,
     make: MakeCall = send_only,
 ) -> TestReport:
-    """One test on this loop. ``make`` makes its call. Too long a one is ended here, so that its server is gone when we return.
+    """One test on this loop. ``make`` makes its call. Too long a one is ended here, so that its
+    server is gone when we return.
 
-    Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises the error of our own
-    database when that fails for a while.
+    Whatever goes wrong with it is in the report; cancelling it ends the server first. Raises the
+    error of our own database when that fails for a while.
     """
     try:
         target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
@@ -144,7 +151,8 @@ async def probed(
 
 
 def _telling(progress: Progress, tell: Tell | None) -> Callable[[], Awaitable[None]]:
-    """Something to await from time to time: it tells how far the test is whenever that has changed."""
+    """Something to await from time to time: it tells how far the test is whenever that has
+    changed."""
     told: tuple[dict[str, float], str] = ({}, "")
 
     async def look() -> None:
@@ -160,14 +168,20 @@ def _telling(progress: Progress, tell: Tell | None) -> Callable[[], Awaitable[No
 async def _while_active(
     test: Coroutine[Any, Any, TestReport], server_id: int, look: Callable[[], Awaitable[None]]
 ) -> TestReport:
-    """The test; cut where the server is disabled or edited meanwhile, for then nothing of it may run."""
-    work, inactive = asyncio.create_task(test), asyncio.create_task(_inactive(server_id, look))
+    """The test; cut where the server is disabled or edited meanwhile, for then nothing of it may
+    run."""
+    work = asyncio.create_task(test)
+    inactive = asyncio.create_task(_inactive(server_id, look))
     try:
         await asyncio.wait({work, inactive}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
-        inactive.result()  # raises what kept us from looking, which is nothing that the server's people have done
-        raise Interrupted("The server was disabled or changed during the test.", remedy="Test again when it is active.")
+        # raises what kept us from looking, which is nothing that the server's people have done
+        inactive.result()
+        raise Interrupted(
+            "The server was disabled or changed during the test.",
+            remedy="Test again when it is active.",
+        )
     finally:
         work.cancel()
         inactive.cancel()
@@ -175,7 +189,8 @@ async def _while_active(
 
 
 async def _inactive(server_id: int, look: Callable[[], Awaitable[None]]) -> None:
-    """Returns when the server may not run any more; until then it also tells how far the test is."""
+    """Returns when the server may not run any more; until then it also tells how far the test
+    is."""
     while True:
         await asyncio.sleep(_LOOK_EVERY)
         try:
@@ -200,14 +215,19 @@ def _too_long() -> TimedOut:
 
 
 def _crashed(server_id: int, error: Exception) -> TestReport:
-    log.error("test_crashed", server_id=server_id, exc_info=error)  # its text may hold a secret: it stays in the log
+    # its text may hold a secret: it stays in the log
+    log.error("test_crashed", server_id=server_id, exc_info=error)
     return _failed(
-        SlipsnisseError("The test failed because of an internal error.", remedy="Read the log of the worker.")
+        SlipsnisseError(
+            "The test failed because of an internal error.", remedy="Read the log of the worker."
+        )
     )
 
 
 def _stopped() -> Interrupted:
-    return Interrupted("This process was stopped before the test ended.", remedy="Test the server again.")
+    return Interrupted(
+        "This process was stopped before the test ended.", remedy="Test the server again."
+    )
 
 
 def _failed(error: SlipsnisseError) -> TestReport:

@@ -1,8 +1,9 @@
-"""The sandbox of a server: checked, resolved to real places at the moment of starting, and said in words.
+"""The sandbox of a server: checked, resolved to real places at the moment of starting, and said in
+words.
 
 Invariants:
-* No path of a policy opens this site's own data, neither as it is written nor behind a link: what is checked is a place
-  without links, and the launcher follows none.
+* No path of a policy opens this site's own data, neither as it is written nor behind a link: what
+  is checked is a place without links, and the launcher follows none.
 * None lets a server write what is started without a sandbox, or the kernel's own files.
 """
 
@@ -19,7 +20,14 @@ from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.domain.servers.sandbox import Machine, Policy, Protection, check_paths, check_ports, protection
+from mcpregistry.domain.servers.sandbox import (
+    Machine,
+    Policy,
+    Protection,
+    check_paths,
+    check_ports,
+    protection,
+)
 from mcpregistry.domain.servers.target import Sandbox
 from mcpregistry.downstream.transports import bubblewrap, confinement
 from mcpregistry.downstream.transports.sandbox import SYSTEM, needed_by, refuse_hidden, resolved
@@ -30,22 +38,28 @@ from mcpregistry.models.server import Transport
 
 
 def usual_mode() -> SandboxMode:
-    """Of a server that is made here and about which nobody says otherwise: its sandbox is on, where this machine has one."""
+    """Of a server that is made here and about which nobody says otherwise: its sandbox is on, where
+    this machine has one."""
     return SandboxMode.ENFORCE if confinement.abi() else SandboxMode.OFF
 
 
 def check_sandbox(server: Server) -> None:
-    """Raises ConfigInvalid for paths and ports that are none, paths that hold this site's data, and a program that needs it."""
+    """Raises ConfigInvalid for paths and ports that are none, paths that hold this site's data, and
+    a program that needs it."""
     for ports in (server.sandbox_connect, server.sandbox_listen):
         check_ports(ports)
-    for paths, private in ((server.sandbox_read, _unreadable()), (server.sandbox_write, _unwritable())):
+    for paths, private in (
+        (server.sandbox_read, _unreadable()),
+        (server.sandbox_write, _unwritable()),
+    ):
         check_paths(paths, private)
         check_paths([os.path.realpath(path) for path in paths], private)
     _check_program(server)
 
 
 def _check_program(server: Server) -> None:
-    """Neither the program nor what it needs is this site's own data or another server's; its own package is."""
+    """Neither the program nor what it needs is this site's own data or another server's; its own
+    package is."""
     try:
         needed = _needed(server)
     except ConfigInvalid:
@@ -54,7 +68,8 @@ def _check_program(server: Server) -> None:
         return  # without a sandbox nothing is opened for it
     own = tuple(map(os.path.realpath, _installed(server)))
     private = _unreadable()
-    written = os.path.join(server.cwd, server.command[0])  # also where nothing can be started there yet
+    # also where nothing can be started there yet
+    written = os.path.join(server.cwd, server.command[0])
     for place in map(os.path.realpath, [*needed, *([written] if os.path.isabs(written) else [])]):
         if not any(PurePath(place).is_relative_to(folder) for folder in own):
             refuse_hidden(place, private)
@@ -65,17 +80,26 @@ def _needed(server: Server) -> list[str]:
 
 
 def named_places(words: Sequence[str]) -> list[str]:
-    """Folders and files of this machine that a command names by absolute paths, for a sandbox that shall let them be read:
-    a program's or script's folder, for what lies beside it; a file alone where its folder holds other people's as well.
+    """Folders and files of this machine that a command names by absolute paths, for a sandbox that
+    shall let them be read: a program's or script's folder, for what lies beside it; a file alone
+    where its folder holds other people's as well.
     """
-    found = [os.path.dirname(word) if os.path.isfile(word) and word.count("/") > _SHALLOW else word for word in words[1:]
-             if word.startswith("/") and os.path.exists(word)]  # fmt: skip
-    deep = [place for place in dict.fromkeys(found) if place.count("/") > 1 and not place.startswith(_KNOWN_TO_ALL)]
+    found = [
+        os.path.dirname(word) if os.path.isfile(word) and word.count("/") > _SHALLOW else word
+        for word in words[1:]
+        if word.startswith("/") and os.path.exists(word)
+    ]
+    deep = [
+        place
+        for place in dict.fromkeys(found)
+        if place.count("/") > 1 and not place.startswith(_KNOWN_TO_ALL)
+    ]
     return [place for place in deep if _is_allowable(place)]
 
 
 _SHALLOW = 3  # A file in a home lies in a folder that holds everything of theirs
-_KNOWN_TO_ALL = ("/usr/", "/bin/", "/lib/", "/proc/", "/sys/", "/dev/")  # open in every sandbox, or of no use in one
+# open in every sandbox, or of no use in one
+_KNOWN_TO_ALL = ("/usr/", "/bin/", "/lib/", "/proc/", "/sys/", "/dev/")
 
 
 def _unreadable() -> tuple[str, ...]:
@@ -89,16 +113,21 @@ def _unreadable() -> tuple[str, ...]:
 
 
 def _unwritable() -> tuple[str, ...]:
-    """Also the programs of this site, and with ``/proc`` and ``/sys`` how the kernel runs programs for every user."""
+    """Also the programs of this site, and with ``/proc`` and ``/sys`` how the kernel runs programs
+    for every user."""
     code = (
-        *(f"{settings.BASE_DIR}/{name}" for name in ("controlplane", "mcpregistry", "templates", "manage.py")),
+        *(
+            f"{settings.BASE_DIR}/{name}"
+            for name in ("controlplane", "mcpregistry", "templates", "manage.py")
+        ),
         sys.prefix,
     )
     return (*_unreadable(), *code, *map(os.path.realpath, code), sys.base_prefix, "/proc", "/sys")
 
 
 def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
-    """As it is to be applied now; ``forced`` also where it is off, to try it. Raises ConfigInvalid as ``check_sandbox``."""
+    """As it is to be applied now; ``forced`` also where it is off, to try it. Raises ConfigInvalid
+    as ``check_sandbox``."""
     policy = server.sandbox_policy()
     if server.transport != Transport.STDIO or not (policy.enforced or forced):
         return None
@@ -108,7 +137,10 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
     folders = (*others, *(os.path.realpath(path) for path in (home, *policy.write)))
     return Sandbox(
         home=home,
-        read=(*_places(policy.read, folders, _unreadable()), *_places(_installed(server), folders, ())),
+        read=(
+            *_places(policy.read, folders, _unreadable()),
+            *_places(_installed(server), folders, ()),
+        ),
         write=_places(policy.write, folders, _unwritable()),
         network=policy.network,
         ports=policy.ports,
@@ -120,27 +152,34 @@ def sandbox_of(server: Server, *, forced: bool = False) -> Sandbox | None:
 
 
 def _written_by_confined() -> list[str]:
-    """What servers in a sandbox may write: a link there may be theirs, and one would let another out of its own."""
+    """What servers in a sandbox may write: a link there may be theirs, and one would let another
+    out of its own."""
     rows = Server.objects.filter(transport=Transport.STDIO).exclude(sandbox=SandboxMode.OFF)
     return [path for paths in rows.values_list("sandbox_write", flat=True) for path in paths]
 
 
 def _installed(server: Server) -> tuple[str, ...]:
-    """The folder of the package that its command starts; what else of this site's data it names stays shut."""
+    """The folder of the package that its command starts; what else of this site's data it names
+    stays shut."""
     named = named_in(server.command)
     rows = Install.objects.filter(uid__in=named, state=InstallState.INSTALLED) if named else ()
     return tuple(row.folder for row in rows if row.started_by(server.command))
 
 
-def _places(paths: tuple[str, ...], writable: tuple[str, ...], private: tuple[str, ...]) -> tuple[str, ...]:
-    """Without links, and without what only a link that a server may have made leads to; checked as they are given on."""
+def _places(
+    paths: tuple[str, ...], writable: tuple[str, ...], private: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Without links, and without what only a link that a server may have made leads to; checked as
+    they are given on."""
     found = dict.fromkeys(resolved(path, writable) for path in paths)
     return tuple(check_paths([place for place in found if place], private))
 
 
 def narrower(server: Server, before: Server) -> bool:
-    """Whether its sandbox lets it touch nothing more than that of ``before``: as written, and as links lead now."""
-    policy, old = server.sandbox_policy(), before.sandbox_policy()
+    """Whether its sandbox lets it touch nothing more than that of ``before``: as written, and as
+    links lead now."""
+    policy = server.sandbox_policy()
+    old = before.sandbox_policy()
     return policy.no_wider_than(old) and _as_links_lead(policy).no_wider_than(_as_links_lead(old))
 
 
@@ -158,16 +197,20 @@ def protection_of(server: Server) -> Protection | None:
 
 
 def protection_here(*, strict: bool = False) -> Protection:
-    """What this machine can do for any local server whose sandbox is on, or strict; for ``doctor``."""
+    """What this machine can do for any local server whose sandbox is on, or strict; for
+    ``doctor``."""
     return protection(Policy(enforced=True, strict=strict), _here(strict=strict))
 
 
 def _here(*, strict: bool) -> Machine:
-    return Machine(confinement.abi(), confinement.filtered(), bubblewrap.missing() if strict else "")
+    return Machine(
+        confinement.abi(), confinement.filtered(), bubblewrap.missing() if strict else ""
+    )
 
 
 def unread_by(server: Server) -> list[str]:
-    """Files and folders that its command names, and that it could not read in its sandbox as its policy is now."""
+    """Files and folders that its command names, and that it could not read in its sandbox as its
+    policy is now."""
     policy = server.sandbox_policy()
     try:
         programs = _needed(server)
@@ -175,8 +218,16 @@ def unread_by(server: Server) -> list[str]:
         programs = []
     given = [*SYSTEM, *policy.read, *policy.write, *_installed(server), *programs]
     places = [*given, *map(os.path.realpath, given)]
-    named = [word for word in server.command[1:] if word.startswith("/") and "\0" not in word and os.path.exists(word)]
-    return [word for word in named if not any(PurePath(os.path.realpath(word)).is_relative_to(each) for each in places)]
+    named = [
+        word
+        for word in server.command[1:]
+        if word.startswith("/") and "\0" not in word and os.path.exists(word)
+    ]
+    return [
+        word
+        for word in named
+        if not any(PurePath(os.path.realpath(word)).is_relative_to(each) for each in places)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +239,13 @@ class Outlook:
 
 
 def outlook(server: Server) -> Outlook | None:
-    """For the server's page: what keeps its sandbox from being switched on; None where it is on, or there is none to it."""
-    if server.transport != Transport.STDIO or not server.command or server.sandbox_policy().enforced:
+    """For the server's page: what keeps its sandbox from being switched on; None where it is on, or
+    there is none to it."""
+    if (
+        server.transport != Transport.STDIO
+        or not server.command
+        or server.sandbox_policy().enforced
+    ):
         return None
     return Outlook(unread_by(server), _last_try(server))
 

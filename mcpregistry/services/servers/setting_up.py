@@ -1,9 +1,13 @@
-"""Setting a server up, from what was pasted to its first call: each verb is one step that a person takes.
+"""Setting a server up, from what was pasted to its first call: each verb is one step that a person
+takes.
 
 Invariants:
-* A step leaves whole rows behind, so it can be left there and taken up by anybody who may take the next one.
-* A secret becomes a credential of this server alone, or is sealed with the server; none stands in its command or address.
-* Nothing runs by it: the server is a draft until its launch is confirmed, a tool is served once its definition is approved.
+* A step leaves whole rows behind, so it can be left there and taken up by anybody who may take the
+  next one.
+* A secret becomes a credential of this server alone, or is sealed with the server; none stands in
+  its command or address.
+* Nothing runs by it: the server is a draft until its launch is confirmed, a tool is served once its
+  definition is approved.
 """
 
 from __future__ import annotations
@@ -27,15 +31,17 @@ from mcpregistry.services.policy.rules import AUTO, check_rule, free_name, save_
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 
-PRIORITY = AUTO - 10  # before the starter rules, behind an auto-approval and every rule that a person writes
+# before the starter rules, behind an auto-approval and every rule that a person writes
+PRIORITY = AUTO - 10
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A server as a person has read it over, not saved. Its words name each secret as ``${cred:NAME}``.
+    """A server as a person has read it over, not saved. Its words name each secret as
+    ``${cred:NAME}``.
 
-    ``secrets``: the values by NAME. ``kept``: the names of those that become credentials; the others are sealed with the
-    server.
+    ``secrets``: the values by NAME. ``kept``: the names of those that become credentials; the
+    others are sealed with the server.
     """
 
     server: Server
@@ -45,11 +51,14 @@ class Draft:
 
 @transaction.atomic
 def add(*, draft: Draft, user: User, actor: str) -> Server:
-    """Save it as a draft, with its secrets where they belong. Raises AlreadyExists, ConfigInvalid and Denied."""
+    """Save it as a draft, with its secrets where they belong. Raises AlreadyExists, ConfigInvalid
+    and Denied."""
     server = draft.server
     if Server.objects.filter(slug=server.slug).exists():
         raise AlreadyExists(
-            error_texts.already_exists("server", server.slug), remedy="Choose another short name.", key=server.slug
+            error_texts.already_exists("server", server.slug),
+            remedy="Choose another short name.",
+            key=server.slug,
         )
     named = credentials_named(server.texts())
     for name, value in draft.secrets.items():
@@ -60,7 +69,9 @@ def add(*, draft: Draft, user: User, actor: str) -> Server:
 
 
 def _kept(server: Server, name: str, value: str, user: User, actor: str) -> str:
-    return credentials.keep(name=name, what=name, value=value, slug=server.slug, user=user, actor=actor)
+    return credentials.keep(
+        name=name, what=name, value=value, slug=server.slug, user=user, actor=actor
+    )
 
 
 def _sealed(server: Server, name: str, value: str, *_: object) -> str:
@@ -100,15 +111,30 @@ def possible_rules(server: Server) -> list[PolicyRule]:
     """Rules by what tools do, not saved: reading runs, writing and destroying ask."""
     said: tuple[tuple[str, str, Outcome, str], ...] = (
         ("reading runs", "tool.read_only", Outcome.ALLOW, "Tools that are confirmed to only read."),
-        ("writing asks", 'tool.kind == "tool" && !tool.read_only && !tool.destructive', Outcome.ASK,
-         "Tools that change something and are confirmed not to be destructive."),
-        ("destroying asks", 'tool.kind == "tool" && tool.destructive', Outcome.ASK,
-         "Tools that may be destructive, and tools without confirmed annotations."),
-    )  # fmt: skip
+        (
+            "writing asks",
+            'tool.kind == "tool" && !tool.read_only && !tool.destructive',
+            Outcome.ASK,
+            "Tools that change something and are confirmed not to be destructive.",
+        ),
+        (
+            "destroying asks",
+            'tool.kind == "tool" && tool.destructive',
+            Outcome.ASK,
+            "Tools that may be destructive, and tools without confirmed annotations.",
+        ),
+    )
     return [
-        PolicyRule(name=f"{server.slug}: {name}", server=server, condition=when, outcome=outcome, priority=PRIORITY, note=note)
+        PolicyRule(
+            name=f"{server.slug}: {name}",
+            server=server,
+            condition=when,
+            outcome=outcome,
+            priority=PRIORITY,
+            note=note,
+        )
         for name, when, outcome, note in said
-    ]  # fmt: skip
+    ]
 
 
 def unanswered(rule: PolicyRule) -> str:
@@ -130,10 +156,11 @@ def accept(
     user: User,
     actor: str,
 ) -> int:
-    """Approve these definitions (ids), confirm what the server claims in them of these tools (ids), and make the rules.
+    """Approve these definitions (ids), confirm what the server claims in them of these tools (ids),
+    and make the rules.
 
-    Raises Conflict when a definition is no longer what its tool says, or somebody else has rejected it or made rules.
-    Returns how many were approved.
+    Raises Conflict when a definition is no longer what its tool says, or somebody else has rejected
+    it or made rules. Returns how many were approved.
     """
     found = _as_shown(server, definitions)
     with audit.together():
@@ -145,16 +172,21 @@ def accept(
 
 
 def _as_shown(server: Server, ids: Collection[int]) -> list[Definition]:
-    """The definitions, if they can still be approved; their tools are held, so that nobody else decides meanwhile."""
+    """The definitions, if they can still be approved; their tools are held, so that nobody else
+    decides meanwhile."""
     rows = Definition.objects.filter(pk__in=ids, tool__server=server)
     [*Tool.offers.select_for_update(of=("self",)).filter(pk__in=rows.values("tool")).order_by("pk")]
     found = [*rows.select_related("tool")]
     if len(found) < len(set(ids)) or any(each.tool.latest_id != each.pk for each in found):
         raise Conflict(
-            "The server has changed its definitions in the meantime.", remedy="Review them again, then decide."
+            "The server has changed its definitions in the meantime.",
+            remedy="Review them again, then decide.",
         )
     if any(each.decided_at and not each.approved for each in found):
-        raise Conflict("One of the definitions was rejected in the meantime.", remedy="Review them again, then decide.")
+        raise Conflict(
+            "One of the definitions was rejected in the meantime.",
+            remedy="Review them again, then decide.",
+        )
     return found
 
 
@@ -166,10 +198,14 @@ def _vouch(tools: Collection[int], actor: str) -> None:
 
 def _make(server: Server, rules: Sequence[PolicyRule], actor: str) -> None:
     if rules and server.rules.exists():
-        raise Conflict("The server already has rules; nothing was changed.", remedy="Review the rules of the server.")
+        raise Conflict(
+            "The server already has rules; nothing was changed.",
+            remedy="Review the rules of the server.",
+        )
     for rule in rules:
         rule.name = free_name(rule.name)
-        save_rule(rule=rule, actor=actor, unanswered=True)  # stricter than no rule; the page says who is missing
+        # stricter than no rule; the page says who is missing
+        save_rule(rule=rule, actor=actor, unanswered=True)
 
 
 # Who may use it
@@ -185,14 +221,23 @@ def open_to(
     user: User,
     actor: str,
 ) -> list[Grant]:
-    """Let agents use the server's tools, or everything that it offers, and endpoints list it. The same grant is not made
-    twice. Returns the new ones.
+    """Let agents use the server's tools, or everything that it offers, and endpoints list it. The
+    same grant is not made twice. Returns the new ones.
     """
     kind = "" if everything else TOOL
-    holders: list[dict[str, Any]] = [*({"agent": each} for each in agents), *({"endpoint": each} for each in endpoints)]
+    holders: list[dict[str, Any]] = [
+        *({"agent": each} for each in agents),
+        *({"endpoint": each} for each in endpoints),
+    ]
     made = []
     for holder in holders:
-        same = Grant.objects.filter(**holder, server=server, kind=kind, argument_pins={}, expires_at=None, uri="")
+        same = Grant.objects.filter(
+            **holder, server=server, kind=kind, argument_pins={}, expires_at=None, uri=""
+        )
         if not same.exists():
-            made.append(grants.save_grant(grant=Grant(**holder, server=server, kind=kind), actor=actor, user=user))
+            made.append(
+                grants.save_grant(
+                    grant=Grant(**holder, server=server, kind=kind), actor=actor, user=user
+                )
+            )
     return made

@@ -5,8 +5,8 @@ Invariants:
 * ``${VAR}`` sees only the variables that the operator lists in SLIPSNISSE_PASS_ENV: a server's
   configuration cannot read the site's own secrets.
 * A credential or variable is filled in only where its scope names this server or provider.
-* A credential changes no program, option, working directory or destination: whoever may change its value need not be
-  somebody who may confirm launches.
+* A credential changes no program, option, working directory or destination: whoever may change its
+  value need not be somebody who may confirm launches.
 * A value that was filled in appears in no message: refusals name variables, never contents.
 """
 
@@ -40,11 +40,14 @@ from mcpregistry.services.servers.lifecycle import SCHEMES
 from mcpregistry.services.servers.notes import warn_once
 from mcpregistry.services.servers.sandbox import sandbox_of
 
-LISTED = "Set the variable and add its name to SLIPSNISSE_PASS_ENV, or store the value as a credential."
+LISTED = (
+    "Set the variable and add its name to SLIPSNISSE_PASS_ENV, or store the value as a credential."
+)
 
 
 def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
-    """The server as it is to be started or reached now, secrets resolved. Keep it no longer than needed.
+    """The server as it is to be started or reached now, secrets resolved. Keep it no longer than
+    needed.
 
     ``in_sandbox``: confined also where that is switched off, for a test of it.
 
@@ -66,7 +69,9 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
 def refuse_unless_runnable(server: Server) -> None:
     """Raises Conflict or ConfigInvalid when the server may not be started or reached."""
     if server.lifecycle == Lifecycle.DISABLED:
-        raise Conflict(f"The server '{server.slug}' is disabled.", remedy="Enable the server first.")
+        raise Conflict(
+            f"The server '{server.slug}' is disabled.", remedy="Enable the server first."
+        )
     if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
         raise Conflict(
             f"The server '{server.slug}' is a draft: its launch is not confirmed.",
@@ -74,7 +79,8 @@ def refuse_unless_runnable(server: Server) -> None:
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
         raise ConfigInvalid(
-            "Local servers are disabled on this site.", remedy="Set SLIPSNISSE_STDIO=1, then restart the site."
+            "Local servers are disabled on this site.",
+            remedy="Set SLIPSNISSE_STDIO=1, then restart the site.",
         )
 
 
@@ -84,7 +90,8 @@ def passed_variables() -> dict[str, str]:
 
 
 def filled_in(text: str, place: str) -> str | None:
-    """``text`` of the record at ``place`` with its variables and credentials filled in; None if one has no value.
+    """``text`` of the record at ``place`` with its variables and credentials filled in; None if one
+    has no value.
 
     A secret. Raises ConfigInvalid when one of them may not go there.
     """
@@ -121,7 +128,9 @@ class _Filling:
             env=env,
             url=url,
             headers=headers,
-            secrets=frozenset(secrets_in(pairs={**env, **headers}, argv=argv, url=url) | self._given()),
+            secrets=frozenset(
+                secrets_in(pairs={**env, **headers}, argv=argv, url=url) | self._given()
+            ),
             allowed_networks=tuple(server.allowed_networks),
             protocol=server.protocol_mode,  # type: ignore[arg-type]
             last_era=server.protocol_era if local else "",
@@ -133,7 +142,9 @@ class _Filling:
 
     def _given(self) -> set[str]:
         """Credentials, and variables of the site whose names say that they hold a secret."""
-        return self.credentials | {value for name, value in self.variables.items() if is_secret_name(name)}
+        return self.credentials | {
+            value for name, value in self.variables.items() if is_secret_name(name)
+        }
 
     def _credential(self, name: str) -> str | None:
         row = Credential.objects.filter(name=name).first()
@@ -143,9 +154,14 @@ class _Filling:
         return row.value
 
     def _argv(self) -> list[str]:
-        words = [self._text(word, f"word {place} of the command") for place, word in enumerate(self.server.command, 1)]
+        words = [
+            self._text(word, f"word {place} of the command")
+            for place, word in enumerate(self.server.command, 1)
+        ]
         try:
-            check_same_words(words, [self._without_credentials(word) for word in self.server.command])
+            check_same_words(
+                words, [self._without_credentials(word) for word in self.server.command]
+            )
             return check_command(words)
         except ConfigInvalid as error:
             raise self._unusable("command") from error
@@ -162,7 +178,8 @@ class _Filling:
             check_same_address(url, self._without_credentials(self.server.url))
             return check_url(url, SCHEMES[Transport(self.server.transport)])
         except (ConfigInvalid, ValueError):
-            raise self._unusable("URL") from None  # the cause quotes the address, which may hold a secret
+            # the cause quotes the address, which may hold a secret
+            raise self._unusable("URL") from None
 
     def _without_credentials(self, text: str) -> str:
         """The text as a person has confirmed it: with a letter in place of each credential."""
@@ -176,14 +193,18 @@ class _Filling:
             message = f"Left out, because a value is missing: {what} {names}. {LISTED}"
             warn_once(server_id=self.server.pk, kind="value_missing", message=message)
         try:
-            return check_env(filled) if what == "environment variable" else check_pairs(filled, what)
+            return (
+                check_env(filled) if what == "environment variable" else check_pairs(filled, what)
+            )
         except ConfigInvalid as error:
             raise self._unusable(what) from error
 
     def _text(self, text: str, what: str) -> str:
         filled = fill(text, variables=self.variables, credential=self._credential)
         if filled is None:
-            raise ConfigInvalid(f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=LISTED)
+            raise ConfigInvalid(
+                f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=LISTED
+            )
         return filled
 
     def _unusable(self, what: str) -> ConfigInvalid:

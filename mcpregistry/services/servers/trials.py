@@ -1,4 +1,5 @@
-"""Tests and checks as a worker runs them: one fresh connection, and what it showed goes into records.
+"""Tests and checks as a worker runs them: one fresh connection, and what it showed goes into
+records.
 
 The connection itself is a ``Probe``, so that this file is plain database code in any thread.
 """
@@ -16,12 +17,21 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Interrupted
 from mcpregistry.domain.text.canonical import canonical, plain
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.services.servers.checks import QUEUED, RUNNING, claim_each, learn, left_out, mark_failed, send_test
+from mcpregistry.services.servers.checks import (
+    QUEUED,
+    RUNNING,
+    claim_each,
+    learn,
+    left_out,
+    mark_failed,
+    send_test,
+)
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.events import TestReport
 
-# Server id, a tool with its arguments as JSON bytes, and whether in the sandbox in any case; never raises.
+# Server id, a tool with its arguments as JSON bytes, and whether in the sandbox in any case; never
+# raises.
 Probe = Callable[[int, "tuple[str, bytes] | None", bool], "TestReport"]
 
 RESEND_AFTER = timedelta(seconds=30)
@@ -37,15 +47,22 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
         return None
     test = ServerTest.objects.select_related("server").get(pk=test_id)
     call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
-    return record_test_result(test=test, report=probe(test.server_id, call, test.in_sandbox), process=process)
+    return record_test_result(
+        test=test, report=probe(test.server_id, call, test.in_sandbox), process=process
+    )
 
 
 def claim_tests(limit: int, *, worker: str = "") -> list[int]:
     """Claim queued tests, the oldest first: of many callers, each test goes to exactly one.
 
-    If the database fails in the middle, the caller gets what was claimed before, and the rest stays queued.
+    If the database fails in the middle, the caller gets what was claimed before, and the rest stays
+    queued.
     """
-    found = ServerTest.objects.filter(verdict=QUEUED).order_by("requested_at", "pk").values_list("pk", flat=True)
+    found = (
+        ServerTest.objects.filter(verdict=QUEUED)
+        .order_by("requested_at", "pk")
+        .values_list("pk", flat=True)
+    )
     return claim_each(found[:limit], partial(_claim, worker=worker))
 
 
@@ -55,7 +72,8 @@ def _claim(test_id: int, *, worker: str) -> bool:
 
 
 def record_check(*, server_id: int, report: TestReport, process: str = "") -> bool:
-    """Keep what a check showed: the server's health and definitions follow. Returns whether it works.
+    """Keep what a check showed: the server's health and definitions follow. Returns whether it
+    works.
 
     A server that was disabled or deleted meanwhile is left alone.
     """
@@ -67,7 +85,8 @@ def record_check(*, server_id: int, report: TestReport, process: str = "") -> bo
 
 
 def record_progress(test_id: int, steps: Mapping[str, float], stderr: str) -> None:
-    """Keep how far a running test is: the steps that are done, in milliseconds, and what its server has written."""
+    """Keep how far a running test is: the steps that are done, in milliseconds, and what its server
+    has written."""
     running = ServerTest.objects.filter(pk=test_id, verdict=RUNNING)
     running.update(timings=_rounded(steps), stderr_tail=plain(stderr, _STDERR_KEPT))
 
@@ -75,17 +94,19 @@ def record_progress(test_id: int, steps: Mapping[str, float], stderr: str) -> No
 def record_test_result(*, test: ServerTest, report: TestReport, process: str = "") -> ServerTest:
     """Keep what a claimed test showed of the server, and its verdict.
 
-    The verdict comes last, so whoever waits for it sees the tools. What the test showed is scanned outside of any
-    transaction; it is true even if the test was given up in the meantime.
+    The verdict comes last, so whoever waits for it sees the tools. What the test showed is scanned
+    outside of any transaction; it is true even if the test was given up in the meantime.
     """
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
-    if not test.in_sandbox and running.exists():  # what it does where it does not run says nothing of how it is
+    # what it does where it does not run says nothing of how it is
+    if not test.in_sandbox and running.exists():
         learn_from(server=test.server, report=report, process=process)
     return record_verdict(test=test, report=report)
 
 
 def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
-    """Keep the verdict of a claimed test alone; what it showed of the server was taken in before (``learn_from``)."""
+    """Keep the verdict of a claimed test alone; what it showed of the server was taken in before
+    (``learn_from``)."""
     code, error = _verdict(report)
     test.verdict = ServerTest.Verdict.FAILED if code else ServerTest.Verdict.PASSED
     test.finished_at = timezone.now()
@@ -98,19 +119,30 @@ def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
     test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
-    running.update(**{name: getattr(test, name) for name in _RESULT})  # the reaper may have given it up
+    # the reaper may have given it up
+    running.update(**{name: getattr(test, name) for name in _RESULT})
     return test
 
 
 _RESULT = (
-    "verdict", "finished_at", "server_revision", "protocol_era", "tool_count", "left_out", "timings", "error_code", "error",
+    "verdict",
+    "finished_at",
+    "server_revision",
+    "protocol_era",
+    "tool_count",
+    "left_out",
+    "timings",
+    "error_code",
+    "error",
     "stderr_tail",
-)  # fmt: skip
+)
 
 
 def resend_waiting(now: datetime) -> int:
     """Send tests again whose message was lost or could not be sent. Returns how many went out."""
-    waiting = ServerTest.objects.filter(verdict=QUEUED, requested_at__lt=now - RESEND_AFTER).order_by("requested_at")
+    waiting = ServerTest.objects.filter(
+        verdict=QUEUED, requested_at__lt=now - RESEND_AFTER
+    ).order_by("requested_at")
     return sum(send_test(test) for test in waiting[:100])
 
 
@@ -147,14 +179,16 @@ def _verdict(report: TestReport) -> tuple[str, str]:
 
 
 def learn_from(*, server: Server, report: TestReport, process: str = "") -> bool:
-    """Take in what a test or check showed of the server, outside of any transaction. Returns whether the server works.
+    """Take in what a test or check showed of the server, outside of any transaction. Returns
+    whether the server works.
 
     A server that listed its tools works, also when a test's own call then failed.
     """
     if report.discovery is not None and report.listed:
         learn(server=server, discovery=report.discovery, process=process)
         return True
-    if isinstance(report.error, Interrupted):  # says nothing of the server; who runs next looks at once
+    # says nothing of the server; who runs next looks at once
+    if isinstance(report.error, Interrupted):
         Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
         return False
     code, error = _verdict(report)

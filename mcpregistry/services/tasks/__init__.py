@@ -1,4 +1,6 @@
-"""Tasks of the protocol, on both sides: hosts' handles, servers' tasks that we follow, and long work of our own.
+"""Tasks of the protocol, on both sides: hosts' handles, servers' tasks that we follow, and long
+work of our own.
 
-Records only: following is ``calls.remote_tasks``, what hosts see is ``gateway.tasks``. Celery's jobs are elsewhere.
+Records only: following is ``calls.remote_tasks``, what hosts see is ``gateway.tasks``. Celery's
+jobs are elsewhere.
 """

@@ -1,7 +1,8 @@
-"""Handles for hosts that speak the Tasks extension: made with the call they stand for, read by polling.
+"""Handles for hosts that speak the Tasks extension: made with the call they stand for, read by
+polling.
 
-A task has no state of its own. What has become of it is written in the call, its request and, where a
-server made the task, in what that server said last (see ``remote_tasks``). Rows live as long as
+A task has no state of its own. What has become of it is written in the call, its request and, where
+a server made the task, in what that server said last (see ``remote_tasks``). Rows live as long as
 their calls do: a host may come back after a crash, and Claude Code polls an unknown id for ever.
 """
 
@@ -32,8 +33,10 @@ from mcpregistry.services.approvals.requests import asked_of, result_told
 from mcpregistry.services.records import ending
 
 MAX_OPEN = 1_000  # of one agent: each is a durable row that a caller makes
-KEPT_MS = 24 * 60 * 60 * 1000  # how long a result stays at least, as told to hosts; retention keeps it longer
-POLL_MIN_MS, POLL_MAX_MS = 100, 60_000
+# how long a result stays at least, as told to hosts; retention keeps it longer
+KEPT_MS = 24 * 60 * 60 * 1000
+POLL_MIN_MS = 100
+POLL_MAX_MS = 60_000
 _POLL_MS = 1_000  # of a handle whose row cannot be read
 _SEEN_EVERY = timedelta(seconds=1)
 
@@ -42,28 +45,50 @@ withdrawn = Signal()
 
 
 def create(
-    *, call_id: str, agent: str, endpoint: str, ttl_ms: int | None, poll_ms: int, message: str = "",
-    now: datetime | None = None, **more: Any,
-) -> HostTask:  # fmt: skip
-    """A new handle, in the caller's transaction (the call's row must be part of it, or there already).
+    *,
+    call_id: str,
+    agent: str,
+    endpoint: str,
+    ttl_ms: int | None,
+    poll_ms: int,
+    message: str = "",
+    now: datetime | None = None,
+    **more: Any,
+) -> HostTask:
+    """A new handle, in the caller's transaction (the call's row must be part of it, or there
+    already).
 
     Raises Busy when the agent has too many open.
     """
     now = now or timezone.now()
-    if Invocation.objects.open().filter(agent_slug=agent, host_task__isnull=False)[:MAX_OPEN].count() >= MAX_OPEN:
+    if (
+        Invocation.objects.open()
+        .filter(agent_slug=agent, host_task__isnull=False)[:MAX_OPEN]
+        .count()
+        >= MAX_OPEN
+    ):
         raise Busy(
-            f"The agent already has {MAX_OPEN:,} open tasks.", remedy="Wait until some have ended, or cancel some."
+            f"The agent already has {MAX_OPEN:,} open tasks.",
+            remedy="Wait until some have ended, or cancel some.",
         )
     return HostTask.objects.create(
-        id=secrets.token_urlsafe(32), call_id=call_id, agent_slug=agent, endpoint_slug=endpoint,
-        created_at=now, updated_at=now, ttl_ms=ttl_ms, poll_ms=min(max(poll_ms, POLL_MIN_MS), POLL_MAX_MS),
-        status_message=plain(message, 500), **more,
-    )  # fmt: skip
+        id=secrets.token_urlsafe(32),
+        call_id=call_id,
+        agent_slug=agent,
+        endpoint_slug=endpoint,
+        created_at=now,
+        updated_at=now,
+        ttl_ms=ttl_ms,
+        poll_ms=min(max(poll_ms, POLL_MIN_MS), POLL_MAX_MS),
+        status_message=plain(message, 500),
+        **more,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TaskWish:
-    """The handle that a host speaking the Tasks extension shall get for a held call; times in milliseconds."""
+    """The handle that a host speaking the Tasks extension shall get for a held call; times in
+    milliseconds."""
 
     ttl_ms: int | None
     poll_ms: int
@@ -72,23 +97,31 @@ class TaskWish:
     def __call__(self, call: Invocation) -> str:
         """Make the handle of this call, in the caller's transaction. Returns its id."""
         made = create(
-            call_id=call.pk, agent=call.agent_slug, endpoint=call.endpoint_slug,
-            ttl_ms=self.ttl_ms, poll_ms=self.poll_ms, message=self.message,
-        )  # fmt: skip
+            call_id=call.pk,
+            agent=call.agent_slug,
+            endpoint=call.endpoint_slug,
+            ttl_ms=self.ttl_ms,
+            poll_ms=self.poll_ms,
+            message=self.message,
+        )
         return made.pk
 
 
 def on_announced(*, event: Event, request: ApprovalRequest, now: datetime, **_: object) -> None:
-    """The handle of a held call changes with it; connected in ``mcpregistry.apps``. One just asked has none yet."""
+    """The handle of a held call changes with it; connected in ``mcpregistry.apps``. One just asked
+    has none yet."""
     if event is not Event.ASKED:
-        HostTask.objects.filter(call_id=request.call_id).update(version=F("version") + 1, updated_at=now)
+        HostTask.objects.filter(call_id=request.call_id).update(
+            version=F("version") + 1, updated_at=now
+        )
 
 
 # What hosts read
 
 
 def find(task_id: str, *, agent: str, endpoint: str) -> HostTask | None:
-    """The caller's own task, by its key, with what its view needs. Somebody else's is as absent as no task."""
+    """The caller's own task, by its key, with what its view needs. Somebody else's is as absent as
+    no task."""
     return next(iter(own([task_id], agent=agent, endpoint=endpoint)), None)
 
 
@@ -108,22 +141,32 @@ def _whole(task_ids: Collection[str]) -> QuerySet[HostTask]:
 
 
 def versions(task_ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """What changes whenever a host could see a change, for all these tasks in one query; streams compare it."""
+    """What changes whenever a host could see a change, for all these tasks in one query; streams
+    compare it."""
     columns = ("pk", "version", "call__state", "call__approval__decided_at")
-    return {row[0]: row[1:] for row in HostTask.objects.filter(pk__in=[*task_ids]).values_list(*columns)}
+    return {
+        row[0]: row[1:] for row in HostTask.objects.filter(pk__in=[*task_ids]).values_list(*columns)
+    }
 
 
 def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
-    """The task in wire shape, without ``resultType``. ``typed``: the tool was listed with an output schema.
+    """The task in wire shape, without ``resultType``. ``typed``: the tool was listed with an output
+    schema.
 
     Hosts hold structured content against that schema, so our own words come in text alone then.
     """
-    call, ended = task.call, _end(task)
+    call = task.call
+    ended = _end(task)
     questions = open_questions(task)
-    withdrawn = task.cancel_requested and (call.state == State.CANCELLED or call.error_code == "CANCELLED")
+    withdrawn = task.cancel_requested and (
+        call.state == State.CANCELLED or call.error_code == "CANCELLED"
+    )
     was_corrected = ending.was_corrected(call)
-    status = status_of(State(call.state), withdrawn=withdrawn, error="error" in ended, asking=bool(questions))
-    if was_corrected:  # it has been told as completed, with an unknown outcome; a status that is final stays as it is
+    status = status_of(
+        State(call.state), withdrawn=withdrawn, error="error" in ended, asking=bool(questions)
+    )
+    # it has been told as completed, with an unknown outcome; a status that is final stays as it is
+    if was_corrected:
         status = "completed"
     shown: dict[str, Any] = {
         "taskId": task.id,
@@ -136,38 +179,52 @@ def view(task: HostTask, *, typed: bool = False) -> dict[str, Any]:
     if message := _message(task, status):
         shown["statusMessage"] = message
     if status == "input_required":
-        shown["inputRequests"] = {key: attributed(request, call.server_slug) for key, request in questions.items()}
+        shown["inputRequests"] = {
+            key: attributed(request, call.server_slug) for key, request in questions.items()
+        }
     elif status == "failed":
         shown["error"] = ended["error"]
     elif status == "completed":
         result = _shown_result(task, ended, typed=typed)
-        shown["result"] = corrected(result) if was_corrected and call.state != State.UNKNOWN else result
+        shown["result"] = (
+            corrected(result) if was_corrected and call.state != State.UNKNOWN else result
+        )
     return shown
 
 
 def handle(task: HostTask) -> dict[str, Any]:
     """The answer to ``tools/call``: the handle alone, whatever has become of the task already."""
     whole = view(task)
-    return {"resultType": "task"} | {k: v for k, v in whole.items() if k not in ("result", "error", "inputRequests")}
+    return {"resultType": "task"} | {
+        k: v for k, v in whole.items() if k not in ("result", "error", "inputRequests")
+    }
 
 
 def bare_handle(task_id: str, now: datetime) -> dict[str, Any]:
-    """The handle of a task that was made a moment ago and cannot be read: what else it says, the host asks for next."""
+    """The handle of a task that was made a moment ago and cannot be read: what else it says, the
+    host asks for next."""
     moment = _moment(now)
     return {
-        "resultType": "task", "taskId": task_id, "status": "working", "createdAt": moment, "lastUpdatedAt": moment,
-        "ttlMs": KEPT_MS, "pollIntervalMs": _POLL_MS,
-    }  # fmt: skip
+        "resultType": "task",
+        "taskId": task_id,
+        "status": "working",
+        "createdAt": moment,
+        "lastUpdatedAt": moment,
+        "ttlMs": KEPT_MS,
+        "pollIntervalMs": _POLL_MS,
+    }
 
 
 def open_questions(task: HostTask) -> dict[str, Any]:
     """What a server asks, by key, without what was answered already."""
-    asked, answered = stored_object(task.input_requests), stored_object(task.input_responses)
+    asked = stored_object(task.input_requests)
+    answered = stored_object(task.input_responses)
     return {key: request for key, request in asked.items() if key not in answered}
 
 
 def _end(task: HostTask) -> dict[str, Any]:
-    """``{"result": …}`` or ``{"error": …}`` as it was kept; empty while there is none, or none any more."""
+    """``{"result": …}`` or ``{"error": …}`` as it was kept; empty while there is none, or none any
+    more."""
     request = getattr(task.call, "approval", None)
     if task.result:
         ended = stored_object(task.result)
@@ -175,7 +232,9 @@ def _end(task: HostTask) -> dict[str, Any]:
             return ended
         kept = ended.get("result", {})
     else:
-        kept = stored_object(request.result if request is not None and request.result else task.call.result)
+        kept = stored_object(
+            request.result if request is not None and request.result else task.call.result
+        )
     if kept and request is not None:
         kept = result_told(request, kept)
     return {"result": kept} if kept else {}
@@ -185,18 +244,24 @@ def _shown_result(task: HostTask, ended: Mapping[str, Any], *, typed: bool) -> d
     if isinstance(ended.get("result"), dict):
         return inlined(ended["result"])
     call = task.call
-    code, text = call.error_code, call.reason
+    code = call.error_code
+    text = call.reason
     if call.state in (State.SUCCEEDED, State.TOOL_ERROR) and not code:
-        code, text = "RESULT_ERASED", "The call was made, but its result is no longer stored."
+        code = "RESULT_ERASED"
+        text = "The call was made, but its result is no longer stored."
         if call.result:  # cut, as every record's is
-            code, text = (
-                "RESOURCE_LIMIT",
-                "The call was made, but its result is too large to be stored. Request less data.",
-            )
+            code = "RESOURCE_LIMIT"
+            text = "The call was made, but its result is too large to be stored. Request less data."
     state = State(call.state)
     if state is State.EXPIRED:
         text = f"{text} {advice(state)}"
-    said = own_words(code=code or call.state.upper(), text=text, state=state, call=call.pk, **_request_facts(call))
+    said = own_words(
+        code=code or call.state.upper(),
+        text=text,
+        state=state,
+        call=call.pk,
+        **_request_facts(call),
+    )
     if typed:
         del said["structuredContent"]
     return said
@@ -250,15 +315,22 @@ def _moment(value: datetime) -> str:
 
 def sighted(task_ids: Iterable[str], now: datetime) -> None:
     """Note that their hosts have asked for these tasks, at most once a second each."""
-    open_ones = HostTask.objects.filter(pk__in=[*task_ids], call__state__in=[State.PENDING, State.READY])
-    keys = list(open_ones.filter(Q(seen_at=None) | Q(seen_at__lt=now - _SEEN_EVERY)).values_list("pk", flat=True))
+    open_ones = HostTask.objects.filter(
+        pk__in=[*task_ids], call__state__in=[State.PENDING, State.READY]
+    )
+    keys = list(
+        open_ones.filter(Q(seen_at=None) | Q(seen_at__lt=now - _SEEN_EVERY)).values_list(
+            "pk", flat=True
+        )
+    )
     if keys:
         HostTask.objects.filter(pk__in=keys).update(seen_at=now)
 
 
 @transaction.atomic
 def answer(*, task_id: str, responses: Mapping[str, Any], now: datetime | None = None) -> bool:
-    """Keep the answers to open questions for whoever follows the server's task; the rest is ignored.
+    """Keep the answers to open questions for whoever follows the server's task; the rest is
+    ignored.
 
     Returns whether any question was answered.
     """
@@ -268,20 +340,29 @@ def answer(*, task_id: str, responses: Mapping[str, Any], now: datetime | None =
         return False
     kept = stored(stored_object(task.input_responses) | fitting)
     now = now or timezone.now()
-    HostTask.objects.filter(pk=task_id).update(input_responses=kept, version=F("version") + 1, updated_at=now)
+    HostTask.objects.filter(pk=task_id).update(
+        input_responses=kept, version=F("version") + 1, updated_at=now
+    )
     return True
 
 
 @transaction.atomic
 def withdraw(*, task_id: str, now: datetime | None = None) -> bool:
-    """Note that the client wants the task no more; True the first time. Ending it is for whoever has the call."""
-    wanted = HostTask.objects.filter(pk=task_id, cancel_requested=False).exclude(call__state__in=_ENDED)
+    """Note that the client wants the task no more; True the first time. Ending it is for whoever
+    has the call."""
+    wanted = HostTask.objects.filter(pk=task_id, cancel_requested=False).exclude(
+        call__state__in=_ENDED
+    )
     call_id = wanted.values_list("call_id", flat=True).first()
     if call_id is None:
         return False
     # Before our own write: whoever ends the call takes these locks in this order, too.
     withdrawn.send(sender=HostTask, call_id=call_id)
-    return bool(wanted.update(cancel_requested=True, version=F("version") + 1, updated_at=now or timezone.now()))
+    return bool(
+        wanted.update(
+            cancel_requested=True, version=F("version") + 1, updated_at=now or timezone.now()
+        )
+    )
 
 
 def say(*, call_id: str, message: str, now: datetime | None = None) -> None:
@@ -291,8 +372,10 @@ def say(*, call_id: str, message: str, now: datetime | None = None) -> None:
 
 _SAY = Update(
     HostTask.objects.filter(call=Given("call")).exclude(status_message=Given("status_message")),
-    "status_message", "updated_at", version=F("version") + 1,
-)  # fmt: skip
+    "status_message",
+    "updated_at",
+    version=F("version") + 1,
+)
 
 
 _ENDED = [state for state in State if state not in (State.PENDING, State.READY, State.DISPATCHED)]

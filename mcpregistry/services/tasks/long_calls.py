@@ -1,8 +1,9 @@
 """Calls that are answered by work of ours which may outlive this process.
 
-That is a run of an expert tool, or a task that a server made of our call and that is followed (``remote_tasks``). A
-process that waits for the work keeps the call's lease alive. Where the host has taken a task instead, nobody waits: the
-work's own records stand for the call, and its end is written together with theirs.
+That is a run of an expert tool, or a task that a server made of our call and that is followed
+(``remote_tasks``). A process that waits for the work keeps the call's lease alive. Where the host
+has taken a task instead, nobody waits: the work's own records stand for the call, and its end is
+written together with theirs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from mcpregistry.models import Definition, HostTask, Invocation
 from mcpregistry.services.records import ending
 from mcpregistry.services.tasks import host_tasks
 
-MAX_KEPT = 8 * 1024 * 1024  # characters of a result; of a larger one the task says that it was too large
+# characters of a result; of a larger one the task says that it was too large
+MAX_KEPT = 8 * 1024 * 1024
 KEEP = timedelta(seconds=90)  # a process that says nothing for so long is taken for dead
-_WITH_THE_WORK = timedelta(days=3650)  # no process holds the call any more: it ends with the work, whenever that is
+# no process holds the call any more: it ends with the work, whenever that is
+_WITH_THE_WORK = timedelta(days=3650)
 
 
 def keep(*, call_id: str, fence: int, now: datetime | None = None) -> bool:
@@ -45,10 +48,18 @@ def handed_over(now: datetime) -> Q:
 
 
 def hand_over(
-    *, call_id: str, fence: int, agent: str, endpoint: str, ttl_ms: int | None, poll_ms: int, message: str = "",
+    *,
+    call_id: str,
+    fence: int,
+    agent: str,
+    endpoint: str,
+    ttl_ms: int | None,
+    poll_ms: int,
+    message: str = "",
     now: datetime | None = None,
-) -> HostTask | None:  # fmt: skip
-    """Give the host a handle, in the transaction that begins the work. None: the call has ended meanwhile.
+) -> HostTask | None:
+    """Give the host a handle, in the transaction that begins the work. None: the call has ended
+    meanwhile.
 
     Raises Busy when the agent has too many tasks open.
     """
@@ -57,19 +68,34 @@ def hand_over(
     if not held.update(lease_until=now + _WITH_THE_WORK):
         return None
     return host_tasks.create(
-        call_id=call_id, agent=agent, endpoint=endpoint, ttl_ms=ttl_ms, poll_ms=poll_ms, message=message, now=now
+        call_id=call_id,
+        agent=agent,
+        endpoint=endpoint,
+        ttl_ms=ttl_ms,
+        poll_ms=poll_ms,
+        message=message,
+        now=now,
     )
 
 
 def end(
-    *, call_id: str, fence: int, state: State, code: str = "", reason: str = "",
-    outcome: Mapping[str, Any] | None = None, now: datetime | None = None,
-) -> bool:  # fmt: skip
-    """End a call that is out. ``outcome`` is ``{"result": …}`` or ``{"error": …}``, kept whole for its task.
+    *,
+    call_id: str,
+    fence: int,
+    state: State,
+    code: str = "",
+    reason: str = "",
+    outcome: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
+) -> bool:
+    """End a call that is out. ``outcome`` is ``{"result": …}`` or ``{"error": …}``, kept whole for
+    its task.
 
-    By compare-and-set under the fence; False when another has ended it. What the clock supposed meanwhile gives way.
+    By compare-and-set under the fence; False when another has ended it. What the clock supposed
+    meanwhile gives way.
     """
-    now, outcome = now or timezone.now(), outcome or {}
+    now = now or timezone.now()
+    outcome = outcome or {}
     call = Invocation.objects.filter(pk=call_id, fence=fence).without_known_end().first()
     if call is None:
         return False
@@ -77,9 +103,14 @@ def end(
     if state is State.UNKNOWN:
         reason = f"{reason} {LOOK_FIRST}".strip()
     ended = ending.ended(
-        state, received_at=call.received_at, now=now, reason=reason, code=code, result=result,
+        state,
+        received_at=call.received_at,
+        now=now,
+        reason=reason,
+        code=code,
+        result=result,
         warning=_warning(call, result) if state is State.SUCCEEDED else "",
-    )  # fmt: skip
+    )
     text = stored(outcome) if outcome else ""
     return _write_end(call, ended, text if len(text) <= MAX_KEPT else "")
 
@@ -89,9 +120,12 @@ def _write_end(call: Invocation, ended: ending.Ended, kept: str) -> bool:
     if not ending.write(call, ended, actor=call.agent_slug, keep=ended["result"] is not None):
         return False
     HostTask.objects.filter(call_id=call.pk).update(
-        result=kept, input_requests="", input_responses="",
-        version=F("version") + 1, updated_at=ended["finished_at"],
-    )  # fmt: skip
+        result=kept,
+        input_requests="",
+        input_responses="",
+        version=F("version") + 1,
+        updated_at=ended["finished_at"],
+    )
     return True
 
 

@@ -1,8 +1,9 @@
 """Tasks that servers made of our calls: taken on, followed under a lease, passed on, ended.
 
 The call stays dispatched while a process follows the server's task. Its lease is short and renewed;
-when a process dies, any other follows on (the task lives at the server), except for servers on stdio,
-whose tasks died with the process. Every write is fenced: who lost the lease changes nothing any more.
+when a process dies, any other follows on (the task lives at the server), except for servers on
+stdio, whose tasks died with the process. Every write is fenced: who lost the lease changes nothing
+any more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from mcpregistry.services.records import audit
 from mcpregistry.services.tasks import host_tasks, long_calls
 
 LEASE = timedelta(seconds=15)  # a process that says nothing for so long is taken for dead
-PATIENCE = timedelta(minutes=15)  # for which a task of a remote server waits for a process to follow it
+# for which a task of a remote server waits for a process to follow it
+PATIENCE = timedelta(minutes=15)
 _BATCH = 50
 _STDIO = Transport.STDIO
 
@@ -61,10 +63,20 @@ class Lost(Conflict):
 
 @transaction.atomic
 def adopt(
-    *, call_id: str, fence: int, agent: str, endpoint: str, server_id: int, downstream_id: str,
-    ttl_ms: int | None, poll_ms: int, message: str = "", now: datetime | None = None,
-) -> Followed:  # fmt: skip
-    """Take on the task that a server made of a dispatched call; the host gets our handle, or has one already.
+    *,
+    call_id: str,
+    fence: int,
+    agent: str,
+    endpoint: str,
+    server_id: int,
+    downstream_id: str,
+    ttl_ms: int | None,
+    poll_ms: int,
+    message: str = "",
+    now: datetime | None = None,
+) -> Followed:
+    """Take on the task that a server made of a dispatched call; the host gets our handle, or has
+    one already.
 
     Raises Lost when the call is not ours any more, Busy when the agent has too many tasks open.
     """
@@ -75,9 +87,15 @@ def adopt(
     poll = min(max(poll_ms, host_tasks.POLL_MIN_MS), host_tasks.POLL_MAX_MS)
     if not mine.update(**known, poll_ms=poll, status_message=plain(message, 500), updated_at=now):
         host_tasks.create(
-            call_id=call_id, agent=agent, endpoint=endpoint, ttl_ms=ttl_ms, poll_ms=poll_ms, message=message,
-            now=now, **known,
-        )  # fmt: skip
+            call_id=call_id,
+            agent=agent,
+            endpoint=endpoint,
+            ttl_ms=ttl_ms,
+            poll_ms=poll_ms,
+            message=message,
+            now=now,
+            **known,
+        )
     audit.record(kind="task.adopted", actor=agent, subject=f"call:{call_id}", server=server_id)
     return _followed(mine.select_related("call", "server").get())
 
@@ -89,7 +107,8 @@ def _renew(call_id: str, fence: int, now: datetime) -> None:
 
 
 def keep(followed: Collection[Followed], now: datetime | None = None) -> set[str]:
-    """Renew the leases; returns the ids of tasks that are ours no more. Those are ours that only the clock has ended."""
+    """Renew the leases; returns the ids of tasks that are ours no more. Those are ours that only
+    the clock has ended."""
     now = now or database_now()
     still: set[str] = set()
     for fence in {each.fence for each in followed}:
@@ -103,14 +122,18 @@ def keep(followed: Collection[Followed], now: datetime | None = None) -> set[str
 def wishes(task_ids: Iterable[str]) -> dict[str, Wish]:
     """What hosts have said, in any process, about these tasks since it was passed on last."""
     said = HostTask.objects.filter(pk__in=[*task_ids]).only("input_responses", "cancel_requested")
-    return {task.pk: Wish(host_tasks.stored_object(task.input_responses), task.cancel_requested) for task in said}
+    return {
+        task.pk: Wish(host_tasks.stored_object(task.input_responses), task.cancel_requested)
+        for task in said
+    }
 
 
 @transaction.atomic
 def passed_on(*, task_id: str, keys: Collection[str]) -> None:
     """Note that the server has these answers; what it asks next is what it says next."""
     task = HostTask.objects.select_for_update().get(pk=task_id)
-    asked, answered = host_tasks.stored_object(task.input_requests), host_tasks.stored_object(task.input_responses)
+    asked = host_tasks.stored_object(task.input_requests)
+    answered = host_tasks.stored_object(task.input_responses)
     HostTask.objects.filter(pk=task_id).update(
         input_requests=_text({k: v for k, v in asked.items() if k not in keys}),
         input_responses=_text({k: v for k, v in answered.items() if k not in keys}),
@@ -118,9 +141,15 @@ def passed_on(*, task_id: str, keys: Collection[str]) -> None:
 
 
 def note(
-    *, followed: Followed, message: str, requests: Mapping[str, Any], poll_ms: int, now: datetime | None = None
+    *,
+    followed: Followed,
+    message: str,
+    requests: Mapping[str, Any],
+    poll_ms: int,
+    now: datetime | None = None,
 ) -> None:
-    """The server's task goes on; hosts are told if anything that they can see has changed. Raises Lost."""
+    """The server's task goes on; hosts are told if anything that they can see has changed. Raises
+    Lost."""
     _still_ours(followed)
     seen = {
         "status_message": plain(message, 500),
@@ -138,12 +167,24 @@ def _still_ours(followed: Followed) -> None:
 
 
 def finish(
-    *, followed: Followed, state: State, code: str = "", reason: str = "", outcome: Mapping[str, Any] | None = None,
+    *,
+    followed: Followed,
+    state: State,
+    code: str = "",
+    reason: str = "",
+    outcome: Mapping[str, Any] | None = None,
     now: datetime | None = None,
-) -> bool:  # fmt: skip
-    """End the call as the server's task has ended: by compare-and-set under the fence, see ``long_calls.end``."""
+) -> bool:
+    """End the call as the server's task has ended: by compare-and-set under the fence, see
+    ``long_calls.end``."""
     return long_calls.end(
-        call_id=followed.call_id, fence=followed.fence, state=state, code=code, reason=reason, outcome=outcome, now=now
+        call_id=followed.call_id,
+        fence=followed.fence,
+        state=state,
+        code=code,
+        reason=reason,
+        outcome=outcome,
+        now=now,
     )
 
 
@@ -159,7 +200,9 @@ def followed_calls() -> QuerySet[Invocation]:
 
     From the few open calls to their tasks, not the other way round: ended tasks are many.
     """
-    remote = Invocation.objects.open().filter(state=State.DISPATCHED, host_task__server__isnull=False)
+    remote = Invocation.objects.open().filter(
+        state=State.DISPATCHED, host_task__server__isnull=False
+    )
     return remote.exclude(host_task__downstream_id="").exclude(host_task__server__transport=_STDIO)
 
 
@@ -169,10 +212,14 @@ def take_over(*, task_id: str, now: datetime | None = None) -> Followed | None:
     now = now or database_now()
     task = HostTask.objects.select_related("call", "server").get(pk=task_id)
     call = task.call
-    free = Invocation.objects.filter(pk=call.pk, state=State.DISPATCHED, fence=call.fence, lease_until__lt=now)
+    free = Invocation.objects.filter(
+        pk=call.pk, state=State.DISPATCHED, fence=call.fence, lease_until__lt=now
+    )
     if not free.update(fence=F("fence") + 1, lease_until=now + LEASE):
         return None
-    audit.record(kind="task.taken_over", actor="follower", subject=f"call:{call.pk}", fence=call.fence + 1)
+    audit.record(
+        kind="task.taken_over", actor="follower", subject=f"call:{call.pk}", fence=call.fence + 1
+    )
     call.fence += 1
     return _followed(task)
 
@@ -180,13 +227,19 @@ def take_over(*, task_id: str, now: datetime | None = None) -> Followed | None:
 def release(*, followed: Followed, now: datetime | None = None) -> None:
     """Give the task up, because this process stops; another may follow at once."""
     now = now or database_now()
-    held = Invocation.objects.filter(pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED)
+    held = Invocation.objects.filter(
+        pk=followed.call_id, fence=followed.fence, state=State.DISPATCHED
+    )
     held.update(lease_until=now - timedelta(milliseconds=1))
 
 
 def left_to_followers(now: datetime) -> list[str]:
     """Keys of calls that the reaper does not end yet: some process will follow their task."""
-    left = followed_calls().filter(lease_until__lt=now, lease_until__gte=now - PATIENCE).order_by("lease_until")
+    left = (
+        followed_calls()
+        .filter(lease_until__lt=now, lease_until__gte=now - PATIENCE)
+        .order_by("lease_until")
+    )
     return list(left.values_list("pk", flat=True))
 
 
@@ -205,6 +258,7 @@ def _followed(task: HostTask) -> Followed:
 
 
 def _text(value: Mapping[str, Any]) -> str:
-    """Empty for nothing. What is too large to be kept counts as nothing: its task then ends with its time."""
+    """Empty for nothing. What is too large to be kept counts as nothing: its task then ends with
+    its time."""
     text = stored(dict(value)) if value else ""
     return text if len(text) <= long_calls.MAX_KEPT else ""

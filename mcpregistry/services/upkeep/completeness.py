@@ -1,8 +1,10 @@
-"""Whether the database has what ``migrate`` makes besides tables: triggers, roles, and the audit log's first checkpoint.
+"""Whether the database has what ``migrate`` makes besides tables: triggers, roles, and the audit
+log's first checkpoint.
 
-It makes them after the migrations, outside of their transactions. On a database without them, processes would hear of no change
-(a revoked token would go on working), and the audit log could be edited. So every process asks at its start, and the probes
-ask again and again; ``migrate`` and ``up`` make what is missing.
+It makes them after the migrations, outside of their transactions. On a database without them,
+processes would hear of no change (a revoked token would go on working), and the audit log could be
+edited. So every process asks at its start, and the probes ask again and again; ``migrate`` and
+``up`` make what is missing.
 """
 
 from __future__ import annotations
@@ -40,22 +42,26 @@ class Incomplete(RuntimeError):
 
 
 def begin() -> None:
-    """Note that a ``migrate`` changes tables from now on. Where it is interrupted, the note stays."""
+    """Note that a ``migrate`` changes tables from now on. Where it is interrupted, the note
+    stays."""
     if _NOTE in (_columns() or ()):
-        with connection.cursor() as cursor:  # not by the model: its other columns may not be there yet
+        # not by the model: its other columns may not be there yet
+        with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {_TABLE} SET {_NOTE} = ''")  # noqa: S608  names of ours
 
 
 def finish(*, migrated: bool) -> None:
-    """Make triggers and roles anew, and the log's first checkpoint if there is none; note that ``migrate`` has ended.
+    """Make triggers and roles anew, and the log's first checkpoint if there is none; note that
+    ``migrate`` has ended.
 
-    If migrations were applied or triggers were missing, the revision rises, so that all processes read the configuration again:
-    no trigger has reported what was changed in the meantime.
+    If migrations were applied or triggers were missing, the revision rises, so that all processes
+    read the configuration again: no trigger has reported what was changed in the meantime.
     """
     if _NOTE not in (_columns() or ()):
         return  # migrated back to a state before it
     untold = migrated or bool(missing_guards() or altered_guards())
-    # PostgreSQL would lock all tables until the end, and so could run into a deadlock with a site that is at work.
+    # PostgreSQL would lock all tables until the end, and so could run into a deadlock with a site
+    # that is at work.
     with transaction.atomic() if connection.vendor == "sqlite" else nullcontext():
         install_guards()
         failpoint("triggers_made")
@@ -63,7 +69,9 @@ def finish(*, migrated: bool) -> None:
             install_roles()
         failpoint("roles_made")
         seals.replace_lost("migrate")
-        Configuration.objects.update(complete_for=VERSION, **({"revision": F("revision") + 1} if untold else {}))
+        Configuration.objects.update(
+            complete_for=VERSION, **({"revision": F("revision") + 1} if untold else {})
+        )
 
 
 def require() -> None:
@@ -73,7 +81,8 @@ def require() -> None:
 
 
 def require_once_it_answers() -> None:
-    """The same, for a process without callers: it waits until the database answers, however long that takes."""
+    """The same, for a process without callers: it waits until the database answers, however long
+    that takes."""
     waiting = False
     while True:
         try:
@@ -104,7 +113,8 @@ def missing() -> str:
 
 
 def interrupted() -> str:
-    """The same; besides, whether the last ``migrate`` has not ended, or was that of another version."""
+    """The same; besides, whether the last ``migrate`` has not ended, or was that of another
+    version."""
     if said := missing():
         return said
     last = Configuration.load().complete_for
@@ -138,6 +148,8 @@ def _lost_triggers() -> list[str]:
 
 def _lost_roles() -> list[str]:
     """Roles that are not there, or that may do nothing."""
-    there = Group.objects.filter(name__in=ROLES).annotate(may=Count("permissions")).filter(may__gt=0)
+    there = (
+        Group.objects.filter(name__in=ROLES).annotate(may=Count("permissions")).filter(may__gt=0)
+    )
     lost = sorted({*ROLES} - {group.name for group in there})
     return [f"the roles {', '.join(lost)}"] if lost else []

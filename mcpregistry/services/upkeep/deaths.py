@@ -1,6 +1,8 @@
-"""What ends with a process that is dead, whether its supervisor reports it or its lease has expired.
+"""What ends with a process that is dead, whether its supervisor reports it or its lease has
+expired.
 
-This module ends calls. Other packages add what must happen to the work of their workers with ``add_step``.
+This module ends calls. Other packages add what must happen to the work of their workers with
+``add_step``.
 """
 
 from __future__ import annotations
@@ -16,18 +18,21 @@ from mcpregistry.services.upkeep import processes, reaping
 
 log = structlog.get_logger(__name__)
 
-# Takes the dead process, and the time. Returns how much it ended or freed. Must be safe to call again.
+# Takes the dead process, and the time. Returns how much it ended or freed. Must be safe to call
+# again.
 Step = Callable[[SiteProcess, datetime], int]
 _more_steps: dict[str, Step] = {}
 
 
 def add_step(what: str, function: Step) -> None:
-    """Call ``function`` for each process whose lease has expired; ``what`` names in the log what it counts."""
+    """Call ``function`` for each process whose lease has expired; ``what`` names in the log what it
+    counts."""
     _more_steps[what] = function
 
 
 def bury(process: SiteProcess, now: datetime) -> None:
-    """End the calls of a process whose lease has expired, and free what it worked on. Does nothing if it has returned."""
+    """End the calls of a process whose lease has expired, and free what it worked on. Does nothing
+    if it has returned."""
     if processes.has_returned(process):
         return
     done = {"calls": reaping.bury_process(process, now)}

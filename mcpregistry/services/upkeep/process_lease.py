@@ -1,11 +1,13 @@
 """The lease of this process, and the watch over those of the others.
 
-A thread renews the lease every few seconds on a connection of its own, so that neither a busy event loop nor an exhausted pool
-makes a living process look dead. The same thread looks for processes whose lease has expired, on all machines, and ends what they
-had in progress (``deaths.py``). No supervisor and no clock is needed: any living process does it.
+A thread renews the lease every few seconds on a connection of its own, so that neither a busy event
+loop nor an exhausted pool makes a living process look dead. The same thread looks for processes
+whose lease has expired, on all machines, and ends what they had in progress (``deaths.py``). No
+supervisor and no clock is needed: any living process does it.
 
-While the database is unavailable no process can renew, and a suspended machine stops all of its processes. So a process declares
-another one dead only if its own renewals have succeeded, without a longer gap, for the length of a lease.
+While the database is unavailable no process can renew, and a suspended machine stops all of its
+processes. So a process declares another one dead only if its own renewals have succeeded, without a
+longer gap, for the length of a lease.
 """
 
 from __future__ import annotations
@@ -41,9 +43,12 @@ class ProcessLease:
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, kind: str) -> None:
-        self.key, self.name = processes.writer_base(kind), process_name(kind)
-        self._address, self._holders = "", 0
-        self._has_tried, self._stopping = threading.Event(), threading.Event()
+        self.key = processes.writer_base(kind)
+        self.name = process_name(kind)
+        self._address = ""
+        self._holders = 0
+        self._has_tried = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="process-lease", daemon=True)
         self._judge = Judge()
         self._burial: threading.Thread | None = None
@@ -51,9 +56,11 @@ class ProcessLease:
 
     @classmethod
     def hold(cls, kind: str) -> ProcessLease:
-        """Return the lease of this process. It is started for the first holder; each holder calls ``release``.
+        """Return the lease of this process. It is started for the first holder; each holder calls
+        ``release``.
 
-        Blocks until the first renewal has succeeded or failed. Never fails: a process also starts on a read-only database.
+        Blocks until the first renewal has succeeded or failed. Never fails: a process also starts
+        on a read-only database.
         """
         with cls._lock:
             lease = cls._held.get(processes.writer_base(kind))
@@ -66,7 +73,8 @@ class ProcessLease:
         return lease
 
     def announce(self, address: str) -> None:
-        """Let processes on other machines find this one at its address. Blocks. If the database fails, the next renewal does it."""
+        """Let processes on other machines find this one at its address. Blocks. If the database
+        fails, the next renewal does it."""
         self._address = address
         with contextlib.suppress(Error):
             processes.renew(self.key, self.name, address)
@@ -95,30 +103,42 @@ class ProcessLease:
             connections[DEFAULT_DB_ALIAS].close()
 
     def _renew_and_watch(self) -> float:
-        """Renew the lease, and look at those of the others. Returns the seconds until the next time."""
+        """Renew the lease, and look at those of the others. Returns the seconds until the next
+        time."""
         try:
             now = processes.renew(self.key, self.name, self._address)
             self._judge.note_renewal(now)
             others = processes.others(self.key)
             if self._judge.may_judge(now):
                 self._bury([each for each in others if each.lease_until < now], now)
-        except Exception as error:  # no error may end this thread, or the process would count as dead
-            log.warning("process_lease.not_renewed", **fault_facts(error), exc_info=not isinstance(error, Error))
+        except Exception as error:
+            # no error may end this thread, or the process would count as dead
+            log.warning(
+                "process_lease.not_renewed",
+                **fault_facts(error),
+                exc_info=not isinstance(error, Error),
+            )
             connections[DEFAULT_DB_ALIAS].close()
             return RETRY_EVERY
-        expiries = [(each.lease_until - now).total_seconds() for each in others if each.lease_until >= now]
+        expiries = [
+            (each.lease_until - now).total_seconds() for each in others if each.lease_until >= now
+        ]
         return min([RENEW_EVERY, *(each + _AFTER_EXPIRY for each in expiries)])
 
     def _bury(self, dead: list[SiteProcess], now: datetime) -> None:
-        """End what these processes had in progress, in another thread, because this thread must renew its lease."""
+        """End what these processes had in progress, in another thread, because this thread must
+        renew its lease."""
         self._buried = {each.pk: self._buried[each.pk] for each in dead if each.pk in self._buried}
         due = [
             each
             for each in dead
-            if self._buried.get(each.pk) != each.lease_until or each.lease_until < now - processes.KEPT
+            if self._buried.get(each.pk) != each.lease_until
+            or each.lease_until < now - processes.KEPT
         ]
         if due and (self._burial is None or not self._burial.is_alive()):
-            self._burial = threading.Thread(target=self._bury_each, args=(due, now), name="burial", daemon=True)
+            self._burial = threading.Thread(
+                target=self._bury_each, args=(due, now), name="burial", daemon=True
+            )
             self._burial.start()
 
     def _bury_each(self, due: list[SiteProcess], now: datetime) -> None:
@@ -129,7 +149,11 @@ class ProcessLease:
                 if each.lease_until < now - processes.KEPT:
                     processes.forget(each)
         except Exception as error:  # the next look tries again
-            log.warning("process_lease.not_buried", error=type(error).__name__, exc_info=not isinstance(error, Error))
+            log.warning(
+                "process_lease.not_buried",
+                error=type(error).__name__,
+                exc_info=not isinstance(error, Error),
+            )
         finally:
             connections.close_all()
 

@@ -1,7 +1,9 @@
-"""Which processes of the site are alive: one row for each, with a lease that the process renews (``process_lease.py``).
+"""Which processes of the site are alive: one row for each, with a lease that the process renews
+(``process_lease.py``).
 
-A process that was only paused (SIGSTOP, a suspended machine, no network) creates its row again when it continues. Its calls may have
-been ended as unknown in the meantime. It then replaces that end by the real one (``services.records.ending``).
+A process that was only paused (SIGSTOP, a suspended machine, no network) creates its row again when
+it continues. Its calls may have been ended as unknown in the meantime. It then replaces that end by
+the real one (``services.records.ending``).
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from mcpregistry.db import database_now
 from mcpregistry.models import SiteProcess
 
 LEASE = timedelta(seconds=10)
-KEPT = timedelta(minutes=1)  # for so long the row of a dead process stays, so that every living process can act on it
+# for so long the row of a dead process stays, so that every living process can act on it
+KEPT = timedelta(minutes=1)
 
 
 def writer_base(kind: str) -> str:
-    """Return what the names of all writers of this process begin with, followed by a dot: its key in the table.
+    """Return what the names of all writers of this process begin with, followed by a dot: its key
+    in the table.
 
     It is different for each start, because containers often have the same host name and process id.
     """
@@ -87,9 +91,11 @@ def forget(process: SiteProcess) -> None:
 
 
 def last_sign(writer: str, now: datetime, *, is_dead: bool) -> datetime | None:
-    """Return when the dead process that ``writer`` belongs to was last known to be alive; None if that is not known.
+    """Return when the dead process that ``writer`` belongs to was last known to be alive; None if
+    that is not known.
 
-    ``is_dead``: the caller knows that it is dead, or lost its work. Otherwise its lease must have expired.
+    ``is_dead``: the caller knows that it is dead, or lost its work. Otherwise its lease must have
+    expired.
     """
     process = SiteProcess.objects.filter(pk=base_of(writer)).first()
     if process is None or not (is_dead or process.lease_until < now):

@@ -1,6 +1,7 @@
 """After a rotation of keys: every secret sealed anew with the newest one, while the site works on.
 
-Nothing is remembered between two runs, for a sealed text says which key it is of; so one that was broken off goes on.
+Nothing is remembered between two runs, for a sealed text says which key it is of; so one that was
+broken off goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Text = tuple[Any, Any, str]  # key of the row, its uid, what is sealed
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of sealed texts. ``model`` is the one whose row they belong to, also in a history."""
+    """A column of sealed texts. ``model`` is the one whose row they belong to, also in a
+    history."""
 
     rows: QuerySet[Model]
     model: type[Model]
@@ -62,13 +64,16 @@ def keys_in_use() -> Counter[str]:
 def reseal(*, actor: str, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Seal with the newest key whatever another has sealed.
 
-    Returns how many texts that were, and one sentence for each that does not open and stays as it is.
+    Returns how many texts that were, and one sentence for each that does not open and stays as it
+    is.
     """
-    done, closed = 0, list[str]()
+    done = 0
+    closed = list[str]()
     for column in columns():
         for page in _pages(column):
             count, problems = _reseal(column, page)
-            done, closed = done + count, [*closed, *problems]
+            done = done + count
+            closed = [*closed, *problems]
             if count:
                 say(f"{done:,} secrets encrypted again")
     if done:
@@ -82,8 +87,10 @@ def _newest() -> str:
 
 @transaction.atomic
 def _reseal(column: Column, page: Iterable[Text]) -> tuple[int, list[str]]:
-    """One page in one transaction: running processes read the configuration anew once for all of it."""
-    done, closed = 0, list[str]()
+    """One page in one transaction: running processes read the configuration anew once for all of
+    it."""
+    done = 0
+    closed = list[str]()
     for pk, uid, text in page:
         if key_of(text) == _newest():
             continue
@@ -99,7 +106,11 @@ def _reseal(column: Column, page: Iterable[Text]) -> tuple[int, list[str]]:
 
 
 def _pages(column: Column) -> Iterator[list[Text]]:
-    rows = column.rows.exclude(**{column.name: ""}).order_by("pk").values_list("pk", "uid", column.name)
+    rows = (
+        column.rows.exclude(**{column.name: ""})
+        .order_by("pk")
+        .values_list("pk", "uid", column.name)
+    )
     page = list(rows[:_PAGE])
     while page:
         yield page

@@ -1,4 +1,5 @@
-"""Retention: payloads are erased first, then the records of calls. The audit log stays, and says until when.
+"""Retention: payloads are erased first, then the records of calls. The audit log stays, and says
+until when.
 
 Work is done in small batches, each its own transaction, so that calls are never kept waiting.
 """
@@ -52,42 +53,65 @@ def prune(now: datetime) -> dict[str, int]:
     calls_before = now - timedelta(days=keep.keep_calls_days)
     payloads_before = now - timedelta(days=keep.keep_payloads_days)
     _tell(calls_before, payloads_before)
-    promised = Q(host_task__isnull=False) & Q(finished_at__gt=now - timedelta(milliseconds=host_tasks.KEPT_MS))
-    ended = Invocation.objects.filter(state__in=[*TERMINAL]).exclude(promised)  # their hosts may still come
+    promised = Q(host_task__isnull=False) & Q(
+        finished_at__gt=now - timedelta(milliseconds=host_tasks.KEPT_MS)
+    )
+    # their hosts may still come
+    ended = Invocation.objects.filter(state__in=[*TERMINAL]).exclude(promised)
     return {
         "calls": _delete(ended.filter(received_at__lt=calls_before)),
         "payloads": _empty(ended.filter(received_at__lt=payloads_before)),
         "approvals": _empty_requests(ended.filter(received_at__lt=payloads_before)),
         "tasks": _empty_tasks(ended.filter(received_at__lt=payloads_before)),
-        "deliveries": _delete(Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)),
+        "deliveries": _delete(
+            Delivery.objects.filter(created_at__lt=payloads_before, next_at=None)
+        ),
         "tests": _delete(ServerTest.objects.filter(finished_at__lt=calls_before)),
         "answers": _delete(KeptAnswer.objects.filter(created_at__lt=now - KEPT_FOR)),
         "attempts": _delete(
-            LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1)).exclude(known_until__gt=now)
+            LoginAttempts.objects.filter(began_at__lt=now - timedelta(days=1)).exclude(
+                known_until__gt=now
+            )
         ),
-        "conversations": _in_batches(Conversation.objects.filter(last_used_at__lt=calls_before), _delete_told),
-        "energy": _delete(EnergyEntry.objects.filter(at__lt=calls_before).exclude(_is_last("pool"))),
+        "conversations": _in_batches(
+            Conversation.objects.filter(last_used_at__lt=calls_before), _delete_told
+        ),
+        "energy": _delete(
+            EnergyEntry.objects.filter(at__lt=calls_before).exclude(_is_last("pool"))
+        ),
         "budgets": _delete(
-            BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)).exclude(_is_last("budget"))
+            BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)).exclude(
+                _is_last("budget")
+            )
         )
         + _delete(BudgetPeriod.objects.filter(end__lt=calls_before)),
-        "versions": sum(_forget_versions(model, now - timedelta(days=keep.keep_history_days)) for model in versioned()),
+        "versions": sum(
+            _forget_versions(model, now - timedelta(days=keep.keep_history_days))
+            for model in versioned()
+        ),
         "messages": _empty_messages(payloads_before),
         "hours": sum(
             _delete(model._default_manager.filter(begins__lt=now - call_hours.KEPT))
             for model in (CountedSpan, SpanUsage)
         ),
-        "failures": _delete(SpanFailure.objects.filter(begins__lt=payloads_before)),  # words of tools stand in them
+        # words of tools stand in them
+        "failures": _delete(SpanFailure.objects.filter(begins__lt=payloads_before)),
         "events": trim_events(Server.objects.values_list("pk", flat=True)),
     }
 
 
 def _tell(calls_before: datetime, payloads_before: datetime) -> None:
-    """Ahead of it, say in the audit log what is forgotten: by it verifying knows what was not taken away by hand."""
-    full = Invocation.objects.filter(received_at__lt=payloads_before).exclude(Q(arguments="") & Q(result=""))
+    """Ahead of it, say in the audit log what is forgotten: by it verifying knows what was not taken
+    away by hand."""
+    full = Invocation.objects.filter(received_at__lt=payloads_before).exclude(
+        Q(arguments="") & Q(result="")
+    )
     calls = full.exists() or Invocation.objects.filter(received_at__lt=calls_before).exists()
     if calls or _with_text(payloads_before).exists():
-        said = {"calls_before": calls_before.isoformat(), "payloads_before": payloads_before.isoformat()}
+        said = {
+            "calls_before": calls_before.isoformat(),
+            "payloads_before": payloads_before.isoformat(),
+        }
         audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **said)
 
 
@@ -118,10 +142,8 @@ def _forget_versions(versions: Any, before: datetime) -> int:
     """But for the newest of each record that is there; of one that was deleted, all."""
     key = versions.instance_type._meta.pk.attname
     same = versions.objects.filter(**{key: OuterRef(key)})
-    newer, older = (
-        same.filter(history_id__gt=OuterRef("history_id")),
-        same.filter(history_id__lt=OuterRef("history_id")),
-    )
+    newer = same.filter(history_id__gt=OuterRef("history_id"))
+    older = same.filter(history_id__lt=OuterRef("history_id"))
     old = versions.objects.filter(history_date__lt=before)
     # That a record was deleted goes last, or an earlier version would look like the newest.
     ended = old.filter(~Exists(older), history_type="-")
@@ -149,8 +171,12 @@ def _empty_requests(calls: QuerySet[Invocation]) -> int:
 
 
 def _empty_tasks(calls: QuerySet[Invocation]) -> int:
-    full = HostTask.objects.filter(call__in=calls).exclude(result="", input_requests="", input_responses="")
-    return _in_batches(full, lambda batch: batch.update(result="", input_requests="", input_responses=""))
+    full = HostTask.objects.filter(call__in=calls).exclude(
+        result="", input_requests="", input_responses=""
+    )
+    return _in_batches(
+        full, lambda batch: batch.update(result="", input_requests="", input_responses="")
+    )
 
 
 def _empty_messages(before: datetime) -> int:

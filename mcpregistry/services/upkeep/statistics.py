@@ -1,4 +1,5 @@
-"""What SQLite knows of its tables when it chooses an index; PostgreSQL keeps that by itself (autovacuum)."""
+"""What SQLite knows of its tables when it chooses an index; PostgreSQL keeps that by itself
+(autovacuum)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _WHOLE = """
 
 
 def refresh() -> None:
-    """Once an hour, from the clock: without it a query may go through all calls where an index would lead to ten."""
+    """Once an hour, from the clock: without it a query may go through all calls where an index
+    would lead to ten."""
     if connection.vendor == "sqlite":
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"PRAGMA analysis_limit={_LOOK}")
@@ -25,10 +27,12 @@ def refresh() -> None:
 
 
 def _count_truly(cursor: Any) -> None:
-    """Who looks at a thousand entries guesses how many there are: of a million calls it was from 600,000 to 6,600,000, by
-    the index, and the list of calls was sorted whole instead of read by its index. Numbers of rows say it at once."""
+    """Who looks at a thousand entries guesses how many there are: of a million calls it was from
+    600,000 to 6,600,000, by the index, and the list of calls was sorted whole instead of read by
+    its index. Numbers of rows say it at once."""
     cursor.execute(_WHOLE)
-    ours = set(connection.introspection.django_table_names())  # those of the index of words number no rows
+    # those of the index of words number no rows
+    ours = set(connection.introspection.django_table_names())
     known = [row for row in cursor.fetchall() if row[1] in ours]
     rows = {table: _rows(cursor, table) for table in {table for _, table, _ in known}}
     for key, table, stat in known:

@@ -1,4 +1,5 @@
-"""What a decision form says, read strictly: nothing is guessed, and permits are made of stored values only."""
+"""What a decision form says, read strictly: nothing is guessed, and permits are made of stored
+values only."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ class Wish:
 def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
     """What the detail page's form says.
 
-    Raises ``ConfigInvalid`` for a form that says nothing clear, ``ArgumentsInvalid`` for an edit that is no JSON
-    object.
+    Raises ``ConfigInvalid`` for a form that says nothing clear, ``ArgumentsInvalid`` for an edit
+    that is no JSON object.
     """
     do = form.get("do")
     if do == "edit":
@@ -44,16 +45,19 @@ def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
 
 
 def read_plain(form: QueryDict) -> Wish:
-    """Yes or no with a reason, which a no needs; for the form that decides identical calls together.
+    """Yes or no with a reason, which a no needs; for the form that decides identical calls
+    together.
 
     Raises ``ConfigInvalid``.
     """
-    do, reason = form.get("do"), _reason(form)
+    do = form.get("do")
+    reason = _reason(form)
     if do not in ("approve", "deny"):
         raise ConfigInvalid("The form contains no decision.", remedy="Press Approve or Reject.")
     if do == "deny" and not reason:
         raise ConfigInvalid(
-            "A reason is required to reject a call.", remedy="Enter a reason. The agent reads it and can act on it."
+            "A reason is required to reject a call.",
+            remedy="Enter a reason. The agent reads it and can act on it.",
         )
     return Wish(do == "approve", reason)
 
@@ -72,10 +76,12 @@ def edited(text: str) -> dict[str, Any]:
 
 def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish:
     """Pins are ticked by place; names and values come from the call itself, never from the form."""
-    lasts, uses = form.get("lasts", ""), form.get("uses", "").strip()
+    lasts = form.get("lasts", "")
+    uses = form.get("uses", "").strip()
     if lasts not in LASTS:
         raise ConfigInvalid(
-            "The duration of the permit is missing.", remedy="Choose how long similar calls are allowed."
+            "The duration of the permit is missing.",
+            remedy="Choose how long similar calls are allowed.",
         )
     if uses and not (uses.isdecimal() and 0 < int(uses[:6]) <= 1_000):
         raise ConfigInvalid(
@@ -86,7 +92,8 @@ def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish
     places = form.getlist("pin")
     if not all(place.isdecimal() and int(place[:9]) < len(stored) for place in places):
         raise ConfigInvalid(
-            "The form selects an argument that the call does not have.", remedy="Reload the page and try again."
+            "The form selects an argument that the call does not have.",
+            remedy="Reload the page and try again.",
         )
     pins = dict(stored[int(place)] for place in places)
     return PermitWish(now + timedelta(minutes=int(lasts)), pins, int(uses) if uses else None)

@@ -1,4 +1,5 @@
-"""One held call: its facts from the stored bytes, and the form that decides. A GET never decides."""
+"""One held call: its facts from the stored bytes, and the form that decides. A GET never
+decides."""
 
 from __future__ import annotations
 
@@ -42,36 +43,60 @@ def _found(request: HttpRequest, pk: str) -> ApprovalRequest:
 
 
 def _shown(
-    request: HttpRequest, held: ApprovalRequest, *, status: int = 200, problem: str = "", field: str = ""
+    request: HttpRequest,
+    held: ApprovalRequest,
+    *,
+    status: int = 200,
+    problem: str = "",
+    field: str = "",
 ) -> HttpResponse:
-    """The page; ``problem`` is told at ``field`` ("reason", "arguments", "permit"), or above all."""
+    """The page; ``problem`` is told at ``field`` ("reason", "arguments", "permit"), or above
+    all."""
     around = queries.around(held)
     shown = facts.arguments(held, around.before, whole=request.GET.get("all") == "1")
     words, url = facts.where(around.server)
     context = _status(request, held) | {
         "title": _("%(tool)s on %(server)s")
         % {"tool": printable(held.call.tool_name, 80), "server": printable(held.call.server_slug)},
-        "around": around, "energy": facts.energy(held, around), "shown": shown, "asked_arguments": _asked(held), "words": words, "url": url,
-        "warnings": facts.warnings(held, around), "tool_says": around.definition.data if around.definition else None,
-        "said_limit": facts.SAID, "problem": problem, "field": field, "form": _form(request, held),
+        "around": around,
+        "energy": facts.energy(held, around),
+        "shown": shown,
+        "asked_arguments": _asked(held),
+        "words": words,
+        "url": url,
+        "warnings": facts.warnings(held, around),
+        "tool_says": around.definition.data if around.definition else None,
+        "said_limit": facts.SAID,
+        "problem": problem,
+        "field": field,
+        "form": _form(request, held),
         "token": form_tokens.sign(
-            form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, shown.whole), person(request)
+            form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, shown.whole),
+            person(request),
         ),
         "lasts": decisions.LASTS,
-    }  # fmt: skip
+    }
     return show(request, "approvals/detail.html", context, status)
 
 
 def _status(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
     """What changes while people look: state, votes, who may still decide."""
-    pending, now_hash = held.call.state == State.PENDING, requests.arguments_hash(held)
+    pending = held.call.state == State.PENDING
+    now_hash = requests.arguments_hash(held)
     return {
-        "held": held, "call": held.call, "pending": pending, "now": timezone.now(), "version": facts.version(held),
-        "until": int(held.decide_by.timestamp()), "state_words": facts.state_words(held), "end": queries.end_of(held),
-        "agreed": _agreed(held), "votes": [(vote, vote.arguments_hash != now_hash) for vote in held.votes.all()],
+        "held": held,
+        "call": held.call,
+        "pending": pending,
+        "now": timezone.now(),
+        "version": facts.version(held),
+        "until": int(held.decide_by.timestamp()),
+        "state_words": facts.state_words(held),
+        "end": queries.end_of(held),
+        "agreed": _agreed(held),
+        "votes": [(vote, vote.arguments_hash != now_hash) for vote in held.votes.all()],
         "why_not": votes.why_not(held, person(request)) if pending else "",
         "refused_until": refusals.holds_until(held, timezone.now()),
-    }  # fmt: skip
+    }
 
 
 def _agreed(held: ApprovalRequest) -> int:
@@ -88,9 +113,12 @@ def _form(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
     """What the form holds: what was typed, after a refusal; else what a fresh one begins with."""
     typed = request.POST
     return {
-        "reason": typed.get("reason", ""), "arguments": typed.get("arguments") or facts.editor(held),
-        "permit": typed.get("permit") == "on", "lasts": typed.get("lasts", "60"), "uses": typed.get("uses", "5"),
-    }  # fmt: skip
+        "reason": typed.get("reason", ""),
+        "arguments": typed.get("arguments") or facts.editor(held),
+        "permit": typed.get("permit") == "on",
+        "lasts": typed.get("lasts", "60"),
+        "uses": typed.get("uses", "5"),
+    }
 
 
 # Deciding
@@ -107,7 +135,11 @@ def _decide(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     except Denied as error:
         return _shown(request, held, status=403, problem=str(error))
     except SlipsnisseError as error:
-        field = "permit" if request.POST.get("permit") == "on" and request.POST.get("do") == "approve" else "reason"
+        field = (
+            "permit"
+            if request.POST.get("permit") == "on" and request.POST.get("do") == "approve"
+            else "reason"
+        )
         return _shown(request, held, status=422, problem=str(error), field=field)
 
 
@@ -116,18 +148,32 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     rendering = form_tokens.read(request.POST.get("token", ""), person(request))
     seen = rendering.seen.get(held.pk)
     if seen is None:
-        raise Conflict("This form belongs to another call.", remedy="Read the call again before you decide.")
-    if any(vote.user_id == request.user.pk and vote.arguments_hash == seen for vote in held.votes.all()):
         raise Conflict(
-            "This form was already used, and your vote is counted.", remedy="Open the call again to see its state."
+            "This form belongs to another call.", remedy="Read the call again before you decide."
+        )
+    if any(
+        vote.user_id == request.user.pk and vote.arguments_hash == seen for vote in held.votes.all()
+    ):
+        raise Conflict(
+            "This form was already used, and your vote is counted.",
+            remedy="Open the call again to see its state.",
         )
     wish = decisions.read(request.POST, facts.effective(held), now)
     if wish.approve and not rendering.whole:
-        raise Conflict("You have not seen all of the arguments.", remedy="Press “Show all” before you approve.")
+        raise Conflict(
+            "You have not seen all of the arguments.", remedy="Press “Show all” before you approve."
+        )
     after = votes.vote(
-        request_id=held.pk, user=person(request), approve=wish.approve, reason=wish.reason, arguments=wish.arguments,
-        seen=seen, permit=wish.permit, via="web", now=now,
-    )  # fmt: skip
+        request_id=held.pk,
+        user=person(request),
+        approve=wish.approve,
+        reason=wish.reason,
+        arguments=wish.arguments,
+        seen=seen,
+        permit=wish.permit,
+        via="web",
+        now=now,
+    )
     messages.success(request, _told(_found(request, after.pk), wish))
     return HttpResponseRedirect(reverse("approvals:queue"))
 
@@ -152,9 +198,14 @@ def ask_again(request: HttpRequest, pk: str) -> HttpResponse:
         try:
             votes.lift_refusal(request_id=held.pk, user=person(request))
         except (Denied, Conflict) as error:
-            return _shown(request, held, status=403 if isinstance(error, Denied) else 409, problem=str(error))
+            return _shown(
+                request, held, status=403 if isinstance(error, Denied) else 409, problem=str(error)
+            )
         messages.success(
-            request, _("The rejection was lifted. If the agent makes this call again, it waits for an approval.")
+            request,
+            _(
+                "The rejection was lifted. If the agent makes this call again, it waits for an approval."
+            ),
         )
     return HttpResponseRedirect(reverse("approvals:detail", args=[held.pk]))
 
@@ -164,7 +215,8 @@ def ask_again(request: HttpRequest, pk: str) -> HttpResponse:
 
 @page("view_approvalrequest")
 def live(request: HttpRequest, pk: str) -> HttpResponse:
-    """The changing part of the page, or 204 when nothing has changed since version ``v``. The page polls it."""
+    """The changing part of the page, or 204 when nothing has changed since version ``v``. The page
+    polls it."""
     held = _found(request, pk)
     if request.GET.get("v") == facts.version(held):
         return HttpResponse(status=204)
@@ -182,11 +234,16 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
         value = decisions.edited(request.POST.get("arguments", ""))
         if around.definition is None:
             raise Conflict(
-                "The tool's definition no longer exists, so an edit cannot be checked.", remedy="Reject the call."
+                "The tool's definition no longer exists, so an edit cannot be checked.",
+                remedy="Reject the call.",
             )
         kind = around.definition.tool.kind
         check_call(kind, repair_definition(kind, around.definition.data).definition, value)
-        changes = [each for each in laid_out(canonical(value), facts.effective(held)) or [] if each.change != "same"]
+        changes = [
+            each
+            for each in laid_out(canonical(value), facts.effective(held)) or []
+            if each.change != "same"
+        ]
         context: dict[str, Any] = {"changes": changes}
     except SlipsnisseError as error:
         context = {"problem": str(error)}

@@ -1,4 +1,5 @@
-"""What a page shows of one held call: the stored bytes first, all foreign text with invisible characters named.
+"""What a page shows of one held call: the stored bytes first, all foreign text with invisible
+characters named.
 
 Nothing here comes from what the agent says about its call; that text is shown last, by itself.
 """
@@ -22,9 +23,11 @@ from mcpregistry.queries import approvals as queries
 from mcpregistry.services.energy import estimates
 from mcpregistry.services.energy.estimates import Estimate
 
-# Characters of arguments that are shown at once; of longer ones the beginning, until somebody asks for all.
+# Characters of arguments that are shown at once; of longer ones the beginning, until somebody asks
+# for all.
 FOLD = 20_000
-# A browser lays out ten megabytes in one piece for forty seconds, in blocks of this many characters in half a one.
+# A browser lays out ten megabytes in one piece for forty seconds, in blocks of this many characters
+# in half a one.
 BLOCK = 20_000
 # Longer arguments cannot be edited on the page.
 EDITABLE = 200_000
@@ -33,7 +36,8 @@ SAID = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The arguments that would run. ``parts`` is None where the text is too long to be taken apart, or cannot be.
+    """The arguments that would run. ``parts`` is None where the text is too long to be taken apart,
+    or cannot be.
 
     ``blocks`` are the stored text with the place in it where each begins, from 1.
     """
@@ -47,7 +51,8 @@ class Shown:
 
 
 def arguments(request: ApprovalRequest, before: ApprovalRequest | None, *, whole: bool) -> Shown:
-    """The arguments that would run, compared with those of ``before``; ``whole``: however long they are."""
+    """The arguments that would run, compared with those of ``before``; ``whole``: however long they
+    are."""
     text = effective(request)
     folded = len(text) > FOLD and not whole
     parts = None
@@ -74,7 +79,9 @@ def energy(request: ApprovalRequest, around: queries.Around) -> Estimate | None:
         return None
     agent = request.call.agent_slug
     size = len(effective(request).encode())
-    return estimates.of_tool(around.tool, estimates.rates_of([agent]).get(agent), argument_bytes=size)
+    return estimates.of_tool(
+        around.tool, estimates.rates_of([agent]).get(agent), argument_bytes=size
+    )
 
 
 def editor(request: ApprovalRequest) -> str:
@@ -91,21 +98,26 @@ def schema(definition: Definition) -> dict[str, Any]:
 
 
 def warnings(request: ApprovalRequest, around: queries.Around) -> list[str]:
-    """Sentences on what has changed since the call was asked for; each of them ends the call before it runs."""
-    call, found = request.call, []
+    """Sentences on what has changed since the call was asked for; each of them ends the call before
+    it runs."""
+    call = request.call
+    found = []
     if around.server is None:
         found.append(_("The server is no longer registered."))
     elif around.server.revision != call.server_revision:
         found.append(_("The server's settings were changed after this call was requested."))
     if around.server is not None and (
-        around.tool is None or around.tool.pinned is None or around.tool.pinned.hash != call.definition_hash
+        around.tool is None
+        or around.tool.pinned is None
+        or around.tool.pinned.hash != call.definition_hash
     ):
         found.append(_("The definition of the tool that this call uses is no longer approved."))
     return found
 
 
 def where(server: Server | None) -> tuple[list[str], str]:
-    """(command word by word, address) of the server, without what is secret in them; one of them is empty."""
+    """(command word by word, address) of the server, without what is secret in them; one of them is
+    empty."""
     if server is None:
         return [], ""
     shown = without_secrets({"command": server.command, "url": server.url})
@@ -114,7 +126,8 @@ def where(server: Server | None) -> tuple[list[str], str]:
 
 def state_words(request: ApprovalRequest) -> str:
     """One sentence on how it stands, with who decided."""
-    state, names = State(request.call.state), {"names": _deciders(request)}
+    state = State(request.call.state)
+    names = {"names": _deciders(request)}
     expired = _("Not decided in time.")
     if request.execute_by is not None:
         expired = _("Approved%(names)s, but not run in time.") % names
@@ -123,7 +136,8 @@ def state_words(request: ApprovalRequest) -> str:
         State.READY: f"{_('Approved%(names)s.') % names} {queries.when_it_runs(request) if state is State.READY else ''}",
         State.DISPATCHED: _("Approved%(names)s. The call is running.") % names,
         State.SUCCEEDED: _("Approved%(names)s. The call ran and succeeded.") % names,
-        State.TOOL_ERROR: _("Approved%(names)s. The call ran, and the tool answered with an error.") % names,
+        State.TOOL_ERROR: _("Approved%(names)s. The call ran, and the tool answered with an error.")
+        % names,
         State.NOT_SENT: _("Approved%(names)s, but the call could not be sent.") % names,
         State.UNKNOWN: _("Approved%(names)s. The call was sent; its outcome is unknown.") % names,
         State.REJECTED: _("Rejected%(names)s.") % names,
@@ -141,6 +155,7 @@ def _deciders(request: ApprovalRequest) -> str:
 
 
 def version(request: ApprovalRequest) -> str:
-    """A text that changes whenever what people decided on this request, or what would run, has changed."""
+    """A text that changes whenever what people decided on this request, or what would run, has
+    changed."""
     votes = [int(vote.at.timestamp() * 1_000_000) for vote in request.votes.all()]
     return f"{request.call.state}.{len(votes)}-{max(votes, default=0)}.{sha256(request.edited)[:12] if request.edited else 0}"

@@ -1,4 +1,5 @@
-"""Figures of approvals: what is held, how it ends, how long people take, and which rules ask for too much."""
+"""Figures of approvals: what is held, how it ends, how long people take, and which rules ask for
+too much."""
 
 from __future__ import annotations
 
@@ -23,9 +24,13 @@ def figures(request: HttpRequest) -> HttpResponse:
     """The page, for the last 24 hours up to 90 days."""
     days = _days(request)
     context = {
-        "title": _("Approval statistics"), "figures": _found(days), "days": days, "periods": _PERIODS,
-        "relax_rate": queries.RELAX_RATE, "relax_decisions": queries.RELAX_DECISIONS,
-    }  # fmt: skip
+        "title": _("Approval statistics"),
+        "figures": _found(days),
+        "days": days,
+        "periods": _PERIODS,
+        "relax_rate": queries.RELAX_RATE,
+        "relax_decisions": queries.RELAX_DECISIONS,
+    }
     return show(request, "approvals/figures.html", context)
 
 
@@ -48,8 +53,20 @@ def as_json(request: HttpRequest) -> HttpResponse:
 def as_csv(request: HttpRequest) -> HttpResponse:
     """The same figures for spreadsheets."""
     found = _found(_days(request))
-    columns = ("kind", "name", "held", "waiting", "approved", "rejected", "expired", "cancelled", "void", "rate",
-               "median seconds", "may be relaxed")  # fmt: skip
+    columns = (
+        "kind",
+        "name",
+        "held",
+        "waiting",
+        "approved",
+        "rejected",
+        "expired",
+        "cancelled",
+        "void",
+        "rate",
+        "median seconds",
+        "may be relaxed",
+    )
     lines = [*map(_rule_line, found.rules), *map(_approver_line, found.approvers)]
     return csv_of("approval-figures", columns, lines)  # type: ignore[return-value]
 
@@ -69,10 +86,33 @@ def _rule(each: RuleFigures) -> dict[str, Any]:
 
 def _rule_line(each: RuleFigures) -> tuple[Any, ...]:
     return (
-        "rule", each.rule, each.held, each.waiting, each.approved, each.rejected, each.expired, each.cancelled, each.void,
-        each.rate, each.seconds, "yes" if each.may_relax else "no",
-    )  # fmt: skip
+        "rule",
+        each.rule,
+        each.held,
+        each.waiting,
+        each.approved,
+        each.rejected,
+        each.expired,
+        each.cancelled,
+        each.void,
+        each.rate,
+        each.seconds,
+        "yes" if each.may_relax else "no",
+    )
 
 
 def _approver_line(each: ApproverFigures) -> tuple[Any, ...]:
-    return ("approver", each.name, "", "", each.approved, each.rejected, "", "", "", each.rate, each.seconds, "")
+    return (
+        "approver",
+        each.name,
+        "",
+        "",
+        each.approved,
+        each.rejected,
+        "",
+        "",
+        "",
+        each.rate,
+        each.seconds,
+        "",
+    )

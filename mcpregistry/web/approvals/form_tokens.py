@@ -22,7 +22,8 @@ _LIFE = 12 * 60 * 60  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What was shown: request ids with the hash of their arguments each, and whether nothing was folded."""
+    """What was shown: request ids with the hash of their arguments each, and whether nothing was
+    folded."""
 
     seen: dict[str, str]
     whole: bool = True
@@ -35,7 +36,8 @@ def sign(rendering: Rendering, user: User) -> str:
 
 
 def read(token: str, user: User) -> Rendering:
-    """What was shown with the token. Raises ``Conflict`` if it is not ours, not this person's, or over 12 hours old."""
+    """What was shown with the token. Raises ``Conflict`` if it is not ours, not this person's, or
+    over 12 hours old."""
     try:
         facts: dict[str, Any] = signing.loads(token, salt=_SALT, max_age=_LIFE)
     except signing.BadSignature as error:
@@ -46,4 +48,7 @@ def read(token: str, user: User) -> Rendering:
 
 
 def _stale() -> Conflict:
-    return Conflict("This form is out of date.", remedy="Reload the page, and read the call again before you decide.")
+    return Conflict(
+        "This form is out of date.",
+        remedy="Reload the page, and read the call again before you decide.",
+    )

@@ -1,4 +1,5 @@
-"""What was asked and decided: a page, and the same as a CSV file that no spreadsheet takes for formulas."""
+"""What was asked and decided: a page, and the same as a CSV file that no spreadsheet takes for
+formulas."""
 
 from __future__ import annotations
 
@@ -29,9 +30,27 @@ _CELL = 32_000  # characters; spreadsheets cut cells a little above
 # A cell that begins with one of these is a formula, or hides one, in some spreadsheet.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|")
 _COLUMNS = (
-    "id", "asked", "decided", "seconds", "end", "call state", "risk", "server", "tool", "agent", "endpoint", "host",
-    "rule", "quorum", "votes", "reason", "edited", "arguments sha256", "energy", "arguments",
-)  # fmt: skip
+    "id",
+    "asked",
+    "decided",
+    "seconds",
+    "end",
+    "call state",
+    "risk",
+    "server",
+    "tool",
+    "agent",
+    "endpoint",
+    "host",
+    "rule",
+    "quorum",
+    "votes",
+    "reason",
+    "edited",
+    "arguments sha256",
+    "energy",
+    "arguments",
+)
 
 
 @page("view_approvalrequest")
@@ -41,13 +60,23 @@ def history(request: HttpRequest) -> HttpResponse:
     found = found.defer("result", "said", "edited", "call__result", "call__arguments")
     rows, more = queries.page_of(found, after=_after(request), size=_PAGE)
     context = {
-        "title": _("History of approvals"), "rows": [(row, queries.end_of(row)) for row in rows], "ends": list(queries.ENDS),
-        "next": _next(request, rows[-1]) if more else "", "query": _query(request), "values": _values(request),
-        "approvers": _names(ApprovalVote.objects.order_by("name").values_list("name", flat=True).distinct()[:500]),
-        "rules": _names(ApprovalRequest.objects.order_by("rule_name").values_list("rule_name", flat=True).distinct()[:500]),
+        "title": _("History of approvals"),
+        "rows": [(row, queries.end_of(row)) for row in rows],
+        "ends": list(queries.ENDS),
+        "next": _next(request, rows[-1]) if more else "",
+        "query": _query(request),
+        "values": _values(request),
+        "approvers": _names(
+            ApprovalVote.objects.order_by("name").values_list("name", flat=True).distinct()[:500]
+        ),
+        "rules": _names(
+            ApprovalRequest.objects.order_by("rule_name")
+            .values_list("rule_name", flat=True)
+            .distinct()[:500]
+        ),
         "servers": list(Server.objects.order_by("slug").values_list("slug", flat=True)),
         "agents": list(Agent.objects.order_by("slug").values_list("slug", flat=True)),
-    }  # fmt: skip
+    }
     return show(request, "approvals/history.html", context)
 
 
@@ -61,13 +90,15 @@ def _values(request: HttpRequest) -> dict[str, str]:
 
 
 def _period(request: HttpRequest) -> Period:
-    since, until = _moment(request.GET.get("since", "")), _moment(request.GET.get("until", ""), whole_day=True)
+    since = _moment(request.GET.get("since", ""))
+    until = _moment(request.GET.get("until", ""), whole_day=True)
     approver = request.GET.get("approver", "").replace("\x00", "")[:150]
     return Period(request.GET.get("end", ""), approver, since, until)
 
 
 def _moment(text: str, *, whole_day: bool = False) -> datetime | None:
-    """A date (as until: that whole day) or a time, UTC unless it says otherwise; None for anything else."""
+    """A date (as until: that whole day) or a time, UTC unless it says otherwise; None for anything
+    else."""
     try:
         moment = parse_datetime(text) if "T" in text else None
         day = None if moment else parse_date(text)
@@ -116,25 +147,46 @@ def as_csv(request: HttpRequest) -> HttpResponse:
 
 
 def _line(row: ApprovalRequest) -> tuple[Any, ...]:
-    call, text = row.call, facts.effective(row)
+    call = row.call
+    text = facts.effective(row)
     votes = "; ".join(
-        f"{vote.name}: {'approve' if vote.approve else 'reject'} ({vote.via})" for vote in row.votes.all()
+        f"{vote.name}: {'approve' if vote.approve else 'reject'} ({vote.via})"
+        for vote in row.votes.all()
     )
     took = f"{(row.decided_at - row.asked_at).total_seconds():.1f}" if row.decided_at else ""
     return (
-        row.pk, _iso(row.asked_at), _iso(row.decided_at), took, queries.end_of(row), call.state, row.risk,
-        call.server_slug, call.tool_name, call.agent_slug, call.endpoint_slug, call.host_name, row.rule_name, row.quorum,
-        votes, row.decided_reason, "yes" if row.edited else "no", sha256(text) if text else "",
-        "" if row.energy is None else f"{row.energy:.3f}", text,  # type: ignore[attr-defined]
-    )  # fmt: skip
+        row.pk,
+        _iso(row.asked_at),
+        _iso(row.decided_at),
+        took,
+        queries.end_of(row),
+        call.state,
+        row.risk,
+        call.server_slug,
+        call.tool_name,
+        call.agent_slug,
+        call.endpoint_slug,
+        call.host_name,
+        row.rule_name,
+        row.quorum,
+        votes,
+        row.decided_reason,
+        "yes" if row.edited else "no",
+        sha256(text) if text else "",
+        "" if row.energy is None else f"{row.energy:.3f}",  # type: ignore[attr-defined]
+        text,
+    )
 
 
 def _iso(moment: datetime | None) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds") if moment else ""
 
 
-def csv_of(name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]) -> StreamingHttpResponse:
-    """A CSV file, streamed, every cell quoted and made safe by ``cell``; the link that asked for it rests (``working.js``)."""
+def csv_of(
+    name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]
+) -> StreamingHttpResponse:
+    """A CSV file, streamed, every cell quoted and made safe by ``cell``; the link that asked for it
+    rests (``working.js``)."""
     writer = csv.writer(_Echo(), quoting=csv.QUOTE_ALL)
 
     def written() -> Iterator[str]:
@@ -149,6 +201,9 @@ def csv_of(name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]) 
 
 
 def cell(value: object) -> str:
-    """Text for a spreadsheet: invisible characters named, and an apostrophe before what would be a formula."""
+    """Text for a spreadsheet: invisible characters named, and an apostrophe before what would be a
+    formula."""
     text = printable("" if value is None else str(value), _CELL)
-    return f"'{text}" if text.startswith(_FORMULA) or text.lstrip(" ").startswith(_FORMULA) else text
+    return (
+        f"'{text}" if text.startswith(_FORMULA) or text.lstrip(" ").startswith(_FORMULA) else text
+    )

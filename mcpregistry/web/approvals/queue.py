@@ -1,8 +1,9 @@
-"""The queue of held calls: live, riskiest and oldest first; and identical low-risk calls decided together.
+"""The queue of held calls: live, riskiest and oldest first; and identical low-risk calls decided
+together.
 
-Live by polling: every two seconds the page asks whether the version it shows still stands, which costs
-a few small reads and mostly the answer 204. Server-sent events would pin a thread and a database
-connection for every open page, and die silently behind some proxies.
+Live by polling: every two seconds the page asks whether the version it shows still stands, which
+costs a few small reads and mostly the answer 204. Server-sent events would pin a thread and a
+database connection for every open page, and die silently behind some proxies.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from mcpregistry.web.approvals import decisions, form_tokens
 from mcpregistry.web.pages import page, person, show
 
 _SUMMARY = 220
-FIRST_SHOWN = 200  # of up to ``queries.MOST_SHOWN``, which are there on request: a page is drawn anew with every change
+# of up to ``queries.MOST_SHOWN``, which are there on request: a page is drawn anew with every
+# change
+FIRST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def queue(request: HttpRequest) -> HttpResponse:
 
 @page("view_approvalrequest")
 def live(request: HttpRequest) -> HttpResponse:
-    """The list anew, or 204 when it still is as the caller has it (version ``v``). The page polls it."""
+    """The list anew, or 204 when it still is as the caller has it (version ``v``). The page polls
+    it."""
     if request.GET.get("v") == queries.queue_version():
         return HttpResponse(status=204)
     return render(request, "approvals/queue_list.html", _queue(request) | {"news": _news(request)})
@@ -79,20 +83,33 @@ def live(request: HttpRequest) -> HttpResponse:
 def wanted(request: HttpRequest) -> Wanted:
     """The filters of the address; unknown values simply find nothing."""
     names = ("server", "tool", "agent", "risk", "rule", "search")
-    return Wanted(**{name: request.GET.get(name, "").replace("\x00", "").strip()[:500] for name in names})
+    return Wanted(
+        **{name: request.GET.get(name, "").replace("\x00", "").strip()[:500] for name in names}
+    )
 
 
 def _queue(request: HttpRequest) -> dict[str, Any]:
-    version, narrowed, now = queries.queue_version(), wanted(request), timezone.now()
+    version = queries.queue_version()
+    narrowed = wanted(request)
+    now = timezone.now()
     waiting = queries.queue(narrowed, who=person(request))
-    total = queries.waiting_total() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
+    total = (
+        queries.waiting_total() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
+    )
     shown = waiting if "all" in request.GET else waiting[:FIRST_SHOWN]
     rows, groups = _rows(waiting, shown, person(request).pk)
     return {
-        "rows": rows, "total": total, "wanted": narrowed, "now": now, "version": version, "found": len(waiting),
+        "rows": rows,
+        "total": total,
+        "wanted": narrowed,
+        "now": now,
+        "version": version,
+        "found": len(waiting),
         "may_decide": request.user.has_perm("mcpregistry.decide_approval"),
-        "query": _query(request), "word": queries.last_vote(), "groups": groups,
-    }  # fmt: skip
+        "query": _query(request),
+        "word": queries.last_vote(),
+        "groups": groups,
+    }
 
 
 def _query(request: HttpRequest) -> str:
@@ -102,10 +119,14 @@ def _query(request: HttpRequest) -> str:
     return kept.urlencode()
 
 
-def _rows(waiting: list[Waiting], shown: list[Waiting], user_id: int) -> tuple[list[Row], list[Row]]:
-    """Those that are shown, and the first of each set of identical low-risk calls among all that wait."""
+def _rows(
+    waiting: list[Waiting], shown: list[Waiting], user_id: int
+) -> tuple[list[Row], list[Row]]:
+    """Those that are shown, and the first of each set of identical low-risk calls among all that
+    wait."""
     likeness = [_likeness(each) for each in waiting]
-    counts, first = Counter(likeness), dict(zip(reversed(likeness), reversed(waiting), strict=True))
+    counts = Counter(likeness)
+    first = dict(zip(reversed(likeness), reversed(waiting), strict=True))
     leading = [each for alike, each in reversed(first.items()) if counts[alike] > 1]
     energy = estimates.of_asked([_asked(each) for each in [*shown, *leading]])
     rows, groups = (
@@ -125,24 +146,34 @@ def _row(each: Waiting, user_id: int, alike: int, energy: float | None) -> Row:
     if vote is not None:
         mine = "approved" if vote.approve else "rejected"
     return Row(
-        id=each.id, url=reverse("approvals:detail", args=[each.id]), risk=each.risk, tool=printable(each.tool, 80),
-        server=printable(each.server), agent=printable(each.agent), rule=printable(each.rule, 60),
+        id=each.id,
+        url=reverse("approvals:detail", args=[each.id]),
+        risk=each.risk,
+        tool=printable(each.tool, 80),
+        server=printable(each.server),
+        agent=printable(each.agent),
+        rule=printable(each.rule, 60),
         summary=printable(each.edited_head or each.asked_head, _SUMMARY),
-        asked=ago(each.asked_at), until=int(each.decide_by.timestamp()),
+        asked=ago(each.asked_at),
+        until=int(each.decide_by.timestamp()),
         agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
-        edited=bool(each.edited_head), away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
+        edited=bool(each.edited_head),
+        away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
         mine=mine,
-        alike=alike if each.risk == Level.LOW else 1, energy=energy,
-    )  # fmt: skip
+        alike=alike if each.risk == Level.LOW else 1,
+        energy=energy,
+    )
 
 
 def _agreed(cast: tuple[Vote, ...]) -> int:
-    """Whoever voted last has voted on the arguments as they are now; votes on other ones do not count."""
+    """Whoever voted last has voted on the arguments as they are now; votes on other ones do not
+    count."""
     return sum(vote.approve and vote.arguments_hash == cast[-1].arguments_hash for vote in cast)
 
 
 def _likeness(each: Waiting) -> tuple[str, ...]:
-    """Equal for calls that may be decided together; edited and long ones are only equal to themselves."""
+    """Equal for calls that may be decided together; edited and long ones are only equal to
+    themselves."""
     alone = each.risk != Level.LOW or len(each.asked_head) > queries.HEAD or bool(each.edited_head)
     own = each.id if alone else ""
     return each.server, each.tool, each.definition_hash, each.rule_fingerprint, each.asked_head, own
@@ -181,22 +212,31 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
     if first is None:
         raise NotFound("This held call does not exist.", remedy="Go back to the queue.")
     _only_low(pk)
-    return _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)
+    return (
+        _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)
+    )
 
 
-def _show_alike(request: HttpRequest, first: ApprovalRequest, status: int = 200, problem: str = "") -> HttpResponse:
+def _show_alike(
+    request: HttpRequest, first: ApprovalRequest, status: int = 200, problem: str = ""
+) -> HttpResponse:
     group = [each for each in queries.identical(first) if not votes.why_not(each, person(request))]
     seen = {each.pk: requests.arguments_hash(each) for each in group}
     context = {
-        "title": _("Identical calls"), "group": group, "first": first, "problem": problem,
-        "arguments": first.edited or first.call.arguments, "reason": request.POST.get("reason", ""),
+        "title": _("Identical calls"),
+        "group": group,
+        "first": first,
+        "problem": problem,
+        "arguments": first.edited or first.call.arguments,
+        "reason": request.POST.get("reason", ""),
         "token": form_tokens.sign(form_tokens.Rendering(seen), person(request)),
-    }  # fmt: skip
+    }
     return show(request, "approvals/alike.html", context, status)
 
 
 def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
-    """Vote on each request that was shown; what somebody else decided meanwhile is told, not repeated."""
+    """Vote on each request that was shown; what somebody else decided meanwhile is told, not
+    repeated."""
     user = person(request)
     try:
         rendering = form_tokens.read(request.POST.get("token", ""), user)
@@ -205,13 +245,19 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
         return _show_alike(request, first, 409, str(error))
     except SlipsnisseError as error:
         return _show_alike(request, first, 422, str(error))
-    done, refused = 0, []
+    done = 0
+    refused = []
     for request_id, seen in rendering.seen.items():
         try:
             _only_low(request_id)
             votes.vote(
-                request_id=request_id, user=user, approve=wish.approve, reason=wish.reason, seen=seen, via="web"
-            )  # fmt: skip
+                request_id=request_id,
+                user=user,
+                approve=wish.approve,
+                reason=wish.reason,
+                seen=seen,
+                via="web",
+            )
             done += 1
         except SlipsnisseError as error:
             refused.append(error.message)
@@ -222,7 +268,9 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
     messages.success(request, text % {"count": done})
     if refused:
         text = ngettext(
-            "%(count)s call was not changed: %(reason)s", "%(count)s calls were not changed: %(reason)s", len(refused)
+            "%(count)s call was not changed: %(reason)s",
+            "%(count)s calls were not changed: %(reason)s",
+            len(refused),
         )
         messages.warning(request, text % {"count": len(refused), "reason": refused[0]})
     return HttpResponseRedirect(reverse("approvals:queue"))
@@ -230,4 +278,6 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
 
 def _only_low(request_id: str) -> None:
     if not ApprovalRequest.objects.filter(pk=request_id, risk=Level.LOW).exists():
-        raise Conflict("Only low-risk calls can be decided together.", remedy="Open each call on its own.")
+        raise Conflict(
+            "Only low-risk calls can be decided together.", remedy="Open each call on its own."
+        )

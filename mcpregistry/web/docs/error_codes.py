@@ -17,7 +17,9 @@ from mcpregistry.web.docs.rendering import Rendered, render
 
 SLUG = "errors"  # of the document with the table
 _GROUP = re.compile(r"^## (?P<title>.+)$")
-_ROW = re.compile(r"^\| `(?P<code>[A-Z_]+)` \| (?P<status>[^|]+) \| (?P<means>[^|]+) \| (?P<remedy>[^|]+) \|$")
+_ROW = re.compile(
+    r"^\| `(?P<code>[A-Z_]+)` \| (?P<status>[^|]+) \| (?P<means>[^|]+) \| (?P<remedy>[^|]+) \|$"
+)
 _CELL = re.compile(r"<td><code>([A-Z_]+)</code></td>")
 _EFFECTS = {
     "not_sent": "The call was not sent to the server, so it can be made again.",
@@ -30,7 +32,8 @@ _EFFECTS = {
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """A row of the table. ``status`` is the HTTP status of a request, or the state or states of a call."""
+    """A row of the table. ``status`` is the HTTP status of a request, or the state or states of a
+    call."""
 
     name: str
     group: str
@@ -40,14 +43,20 @@ class ErrorCode:
 
     @property
     def effects(self) -> list[tuple[str, str]]:
-        """The states that a call with this code can have, each with a sentence about the effect of the call."""
-        return [(state, effect) for state, effect in _EFFECTS.items() if re.search(rf"\b{state}\b", self.status)]
+        """The states that a call with this code can have, each with a sentence about the effect of
+        the call."""
+        return [
+            (state, effect)
+            for state, effect in _EFFECTS.items()
+            if re.search(rf"\b{state}\b", self.status)
+        ]
 
 
 @lru_cache(maxsize=1)
 def error_codes() -> dict[str, ErrorCode]:
     """Return all codes by name, in the order of the table."""
-    codes, group = dict[str, ErrorCode](), ""
+    codes = dict[str, ErrorCode]()
+    group = ""
     for line in (settings.BASE_DIR / "docs" / "errors.md").read_text(encoding="utf-8").splitlines():
         if heading := _GROUP.match(line):
             group = heading["title"].lower()
@@ -63,14 +72,19 @@ def error_code_of(name: str) -> ErrorCode:
         return error_codes()[name]
     except KeyError:
         raise NotFound(
-            error_texts.not_found("error code", printable(name, 60)), remedy="Search the docs for the message."
+            error_texts.not_found("error code", printable(name, 60)),
+            remedy="Search the docs for the message.",
         ) from None
 
 
 @lru_cache(maxsize=200)
 def rendered_code(code: ErrorCode) -> Rendered:
     """Return the page about a code."""
-    status = f"HTTP status {code.status}" if code.status.isdigit() else f"state of the call: {code.status}"
+    status = (
+        f"HTTP status {code.status}"
+        if code.status.isdigit()
+        else f"state of the call: {code.status}"
+    )
     effects = "\n".join(f"- `{state}`: {effect}" for state, effect in code.effects)
     body = json.dumps({"code": code.name, "message": "…", "remedy": "…"}, ensure_ascii=False)
     text = f"""# {code.name}
@@ -97,5 +111,8 @@ All codes: [Error codes](errors.md).
 def link_codes(html: str) -> str:
     """Return the table of the document with each code as a link to its page."""
     return _CELL.sub(
-        lambda cell: f'<td><a href="{reverse("docs:error", args=[cell[1]])}"><code>{cell[1]}</code></a></td>', html
+        lambda cell: (
+            f'<td><a href="{reverse("docs:error", args=[cell[1]])}"><code>{cell[1]}</code></a></td>'
+        ),
+        html,
     )

@@ -1,4 +1,5 @@
-"""Which documents there are: those that ``docs/README.md`` lists, under its headings and in its order."""
+"""Which documents there are: those that ``docs/README.md`` lists, under its headings and in its
+order."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _ENTRY = re.compile(r"^- \[(?P<title>[^]]+)\]\((?P<file>[^)]+\.md)\): (?P<summar
 
 @dataclass(frozen=True)
 class Entry:
-    """One document as the list of contents names it: ``slug`` of its address, title, a sentence, its file."""
+    """One document as the list of contents names it: ``slug`` of its address, title, a sentence,
+    its file."""
 
     slug: str
     title: str
@@ -47,7 +49,9 @@ def contents() -> tuple[Group, ...]:
             groups.append((heading["title"], [], []))
         elif groups and (found := _ENTRY.match(line)):
             path = (folder / found["file"]).resolve()
-            groups[-1][2].append(Entry(slug_of(found["file"]), found["title"], found["summary"], path))
+            groups[-1][2].append(
+                Entry(slug_of(found["file"]), found["title"], found["summary"], path)
+            )
         elif groups and line.strip():
             groups[-1][1].append(line.strip())
     return tuple(Group(title, " ".join(about), tuple(entries)) for title, about, entries in groups)
@@ -63,19 +67,28 @@ def entry_of(slug: str) -> Entry:
     for entry in entries():
         if entry.slug == slug:
             return entry
-    raise NotFound("This page of the docs does not exist.", remedy="Search the docs, or start at their first page.")
+    raise NotFound(
+        "This page of the docs does not exist.",
+        remedy="Search the docs, or start at their first page.",
+    )
 
 
 @lru_cache(maxsize=100)
 def rendered(entry: Entry) -> Rendered:
     """A document's HTML and sections, made once per process."""
     made = render(entry.path.read_text(encoding="utf-8"), base=reverse("docs:index"))
-    return replace(made, html=error_codes.link_codes(made.html)) if entry.slug == error_codes.SLUG else made
+    return (
+        replace(made, html=error_codes.link_codes(made.html))
+        if entry.slug == error_codes.SLUG
+        else made
+    )
 
 
 def picture(name: str) -> bytes:
     """The bytes of ``docs/images/NAME``, a PNG. Raises ``NotFound``."""
     path = settings.BASE_DIR / "docs" / "images" / name
     if path.suffix != ".png" or not path.is_file():
-        raise NotFound("This picture does not exist.", remedy="Open the page of the docs that shows it.")
+        raise NotFound(
+            "This picture does not exist.", remedy="Open the page of the docs that shows it."
+        )
     return path.read_bytes()

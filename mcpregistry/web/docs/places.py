@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.http import HttpRequest
 from django.urls import reverse
 
-# The name of a record, or the start of a page's own name: a document, with the anchor of a section where one fits.
+# The name of a record, or the start of a page's own name: a document, with the anchor of a section
+# where one fits.
 _ADMIN = {
     "index": "first-hour",
     "mcpregistry_server": "adding-servers",
@@ -56,15 +57,22 @@ _OTHERS = {"approvals": "approvals", "definitions": "definitions", "usage": "usa
 
 
 def explained_at(request: HttpRequest) -> str:
-    """The address of the document about the page of this request; the contents where none fits, "" on the docs themselves."""
+    """The address of the document about the page of this request; the contents where none fits, ""
+    on the docs themselves."""
     match = request.resolver_match
     if match is None:
         return reverse("docs:index")
-    place = _OTHERS.get(match.namespace) if match.namespace in _OTHERS else _of_admin(match.url_name or "")
+    place = (
+        _OTHERS.get(match.namespace)
+        if match.namespace in _OTHERS
+        else _of_admin(match.url_name or "")
+    )
     if place == "":
         return ""
     slug, mark, anchor = (place or "").partition("#")
-    return f"{reverse('docs:document', args=[slug])}{mark}{anchor}" if slug else reverse("docs:index")
+    return (
+        f"{reverse('docs:document', args=[slug])}{mark}{anchor}" if slug else reverse("docs:index")
+    )
 
 
 def _of_admin(name: str) -> str | None:

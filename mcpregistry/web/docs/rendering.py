@@ -1,4 +1,5 @@
-"""One document as HTML: headings that can be linked, links and pictures that lead to addresses of this site."""
+"""One document as HTML: headings that can be linked, links and pictures that lead to addresses of
+this site."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands beneath it up to the next: ``level`` 1 to 6, ``anchor`` of its address, plain ``text``."""
+    """A heading and what stands beneath it up to the next: ``level`` 1 to 6, ``anchor`` of its
+    address, plain ``text``."""
 
     level: int
     title: str
@@ -26,7 +28,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A document's title (its first heading), its HTML without that heading, and its sections in order."""
+    """A document's title (its first heading), its HTML without that heading, and its sections in
+    order."""
 
     title: str
     html: str
@@ -34,20 +37,23 @@ class Rendered:
 
 
 def slug_of(name: str) -> str:
-    """The address of a document by its file's name: ``rotate-keys`` for ``rotate-keys.md``, ``threat-model`` for
-    ``THREAT_MODEL.md``."""
+    """The address of a document by its file's name: ``rotate-keys`` for ``rotate-keys.md``,
+    ``threat-model`` for ``THREAT_MODEL.md``."""
     return PurePosixPath(name).stem.lower().replace("_", "-")
 
 
 def render(text: str, *, base: str) -> Rendered:
-    """``text`` is the document in CommonMark with tables; ``base`` the address under which all documents stand, ``/docs/``."""
+    """``text`` is the document in CommonMark with tables; ``base`` the address under which all
+    documents stand, ``/docs/``."""
     reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     tokens = reader.parse(text)
     sections = _sections(tokens)
     for token in tokens:
         _lead(token, base)
     body = tokens[3:] if tokens and tokens[0].tag == "h1" else tokens
-    return Rendered(sections[0].title, reader.renderer.render(body, reader.options, {}), tuple(sections))
+    return Rendered(
+        sections[0].title, reader.renderer.render(body, reader.options, {}), tuple(sections)
+    )
 
 
 def _sections(tokens: Sequence[Token]) -> list[Section]:
@@ -88,7 +94,9 @@ def _lead(token: Token, base: str) -> None:
             part.attrSet("loading", "lazy")
         elif part.type in ("html_block", "html_inline"):
             part.content = re.sub(
-                r'src="((?:docs/)?images/[^"]+)"', lambda found: f'src="{_picture(found[1], base)}"', part.content
+                r'src="((?:docs/)?images/[^"]+)"',
+                lambda found: f'src="{_picture(found[1], base)}"',
+                part.content,
             )
 
 
@@ -97,7 +105,8 @@ def _picture(source: str, base: str) -> str:
 
 
 def address(target: str, base: str) -> str:
-    """Where a link of a document leads here: ``audit.md#archive`` to ``/docs/audit/#archive``; others are kept.
+    """Where a link of a document leads here: ``audit.md#archive`` to ``/docs/audit/#archive``;
+    others are kept.
 
     >>> address("../THREAT_MODEL.md", "/docs/")
     '/docs/threat-model/'

@@ -1,4 +1,5 @@
-"""Sections of the documents that hold all words of a question, the best first: SQLite's full-text index, kept in memory.
+"""Sections of the documents that hold all words of a question, the best first: SQLite's full-text
+index, kept in memory.
 
 It is the same whichever database the site itself uses: the documents are files of the release.
 """
@@ -24,8 +25,8 @@ _lock = Lock()
 
 @dataclass(frozen=True)
 class Hit:
-    """A section: its document's slug and title, its anchor and title, and a piece of its text in parts, each with
-    whether it is a word that was sought."""
+    """A section: its document's slug and title, its anchor and title, and a piece of its text in
+    parts, each with whether it is a word that was sought."""
 
     slug: str
     page: str
@@ -35,14 +36,17 @@ class Hit:
 
 
 def search(question: str) -> list[Hit]:
-    """At most ``LIMIT`` sections, for up to ten words of ``question``; the last one may be only begun."""
+    """At most ``LIMIT`` sections, for up to ten words of ``question``; the last one may be only
+    begun."""
     words = re.findall(r"\w+", question)[:10]
     if not words:
         return []
     match = " AND ".join(f'"{word}"*' for word in words)
     with _lock:
         rows = _index().execute(_FOUND, (*_SOURCE, match, LIMIT)).fetchall()
-    return [Hit(slug, page, anchor, title, _parts(text)) for slug, page, anchor, title, text in rows]
+    return [
+        Hit(slug, page, anchor, title, _parts(text)) for slug, page, anchor, title, text in rows
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +58,13 @@ def _index() -> sqlite3.Connection:
     index.executemany(
         "INSERT INTO sections VALUES (?, ?, ?, ?, ?)",
         [
-            (entry.slug, entry.title, "" if section.level == 1 else section.anchor, section.title, section.text)
+            (
+                entry.slug,
+                entry.title,
+                "" if section.level == 1 else section.anchor,
+                section.title,
+                section.text,
+            )
             for entry in entries()
             for section in rendered(entry).sections
         ],
@@ -64,4 +74,6 @@ def _index() -> sqlite3.Connection:
 
 def _parts(text: str) -> tuple[tuple[str, bool], ...]:
     found = re.split(f"({_SOURCE[0]}[^{_SOURCE[1]}]*{_SOURCE[1]})", text)
-    return tuple((part.strip("".join(_SOURCE)), part.startswith(_SOURCE[0])) for part in found if part)
+    return tuple(
+        (part.strip("".join(_SOURCE)), part.startswith(_SOURCE[0])) for part in found if part
+    )

@@ -1,4 +1,5 @@
-"""The pages of the docs. Whoever is logged in may read them; they say nothing of this site's own data."""
+"""The pages of the docs. Whoever is logged in may read them; they say nothing of this site's own
+data."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def error(request: HttpRequest, code: str) -> HttpResponse:
     """The page about one error code."""
     found = error_codes.error_code_of(code)
     names = [*error_codes.error_codes()]
-    rendered, at = error_codes.rendered_code(found), names.index(code)
+    rendered = error_codes.rendered_code(found)
+    at = names.index(code)
     context = {
         "title": rendered.title,
         "document": rendered,

@@ -34,7 +34,9 @@ def _results(blocks: list[tuple[str, dict[str, Any]]]) -> tuple[Result, ...]:
     """What tools have answered, with the names under which they were called."""
     names = {b["id"]: b["name"] for _, b in blocks if b.get("type") == "tool_use"}
     answers = [b for _, b in blocks if b.get("type") == "tool_result"]
-    return tuple(Result(names.get(b["tool_use_id"], ""), text_of(b.get("content"))) for b in answers)
+    return tuple(
+        Result(names.get(b["tool_use_id"], ""), text_of(b.get("content"))) for b in answers
+    )
 
 
 def check(body: dict[str, Any], *, thinks: bool) -> None:
@@ -77,10 +79,19 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
 
 def _content(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
     calls = [
-        {"type": "tool_use", "id": identifier("toolu", ask, i), "name": c.name, "input": as_object(c.arguments)}
+        {
+            "type": "tool_use",
+            "id": identifier("toolu", ask, i),
+            "name": c.name,
+            "input": as_object(c.arguments),
+        }
         for i, c in enumerate(reply.calls)
     ]
-    return [*_thoughts(reply, ask), *([{"type": "text", "text": reply.text}] if reply.text else []), *calls]
+    return [
+        *_thoughts(reply, ask),
+        *([{"type": "text", "text": reply.text}] if reply.text else []),
+        *calls,
+    ]
 
 
 def _thoughts(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
@@ -88,19 +99,28 @@ def _thoughts(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
     if not ask.thinks:
         return []
     thought = reply.thinking or "Let me think."
-    return [{"type": "thinking", "thinking": thought, "signature": rules.signature(ask.model, thought)}]
+    return [
+        {"type": "thinking", "thinking": thought, "signature": rules.signature(ask.model, thought)}
+    ]
 
 
 def _block(index: int, block: dict[str, Any], reply: Reply) -> Iterator[bytes]:
     is_text = block["type"] == "text"
     start = {"type": "text", "text": ""} if is_text else block | {"input": {}}
-    yield event({"type": "content_block_start", "index": index, "content_block": start}, "content_block_start")
+    yield event(
+        {"type": "content_block_start", "index": index, "content_block": start},
+        "content_block_start",
+    )
     calls_before = index - bool(reply.text)
     for piece in pieces(block["text"] if is_text else reply.calls[calls_before].arguments):
         delta = (
-            {"type": "text_delta", "text": piece} if is_text else {"type": "input_json_delta", "partial_json": piece}
+            {"type": "text_delta", "text": piece}
+            if is_text
+            else {"type": "input_json_delta", "partial_json": piece}
         )
-        yield event({"type": "content_block_delta", "index": index, "delta": delta}, "content_block_delta")
+        yield event(
+            {"type": "content_block_delta", "index": index, "delta": delta}, "content_block_delta"
+        )
     yield event({"type": "content_block_stop", "index": index}, "content_block_stop")
 
 
@@ -117,7 +137,11 @@ def _message(reply: Reply, ask: Ask) -> dict[str, Any]:
             "cache_read_input_tokens": usage.cached,
             "cache_creation_input_tokens": usage.cache_write,
             "output_tokens": usage.output,
-            **({"output_tokens_details": {"thinking_tokens": usage.reasoning}} if usage.reasoning else {}),
+            **(
+                {"output_tokens_details": {"thinking_tokens": usage.reasoning}}
+                if usage.reasoning
+                else {}
+            ),
         },
     }
 

@@ -59,13 +59,17 @@ class ScriptedModels:
         else:
             await _json(send, 404, {"error": {"message": "Try /v1/models or /journal."}})
 
-    async def _model(self, wire: ModuleType, body: bytes, model: str, streams: bool, send: Send) -> None:
+    async def _model(
+        self, wire: ModuleType, body: bytes, model: str, streams: bool, send: Send
+    ) -> None:
         try:
             data = json.loads(body)
             wants = bool(data.get("stream", wire is ollama)) if wire is not gemini else streams
             ask = wire.read(data, model or str(data.get("model") or ""), wants)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            await _json(send, 400, wire.error(400, f"The request cannot be read ({type(error).__name__})."))
+            await _json(
+                send, 400, wire.error(400, f"The request cannot be read ({type(error).__name__}).")
+            )
             return
         try:
             wire.check(data, thinks=self.script.thinks(ask.model))
@@ -79,7 +83,8 @@ class ScriptedModels:
         await _answer(wire, ask, said, fault, send)
 
     def _next_fault(self, ask: Ask, planned: list[Fault | None]) -> Fault | None:
-        """Faults alone are counted, by conversation and turn; everything else is read off the request."""
+        """Faults alone are counted, by conversation and turn; everything else is read off the
+        request."""
         if not planned:
             return None
         key = hashlib.sha256(f"{ask.model}\0{ask.user}\0{ask.answered}".encode()).hexdigest()
@@ -106,7 +111,11 @@ def _route(path: str) -> tuple[ModuleType | None, str, bool]:
     found = _GEMINI.search(path)
     if found:
         return gemini, found["model"], found["verb"] == "streamGenerateContent"
-    for ending, wire in (("/chat/completions", openai), ("/messages", anthropic), ("/api/chat", ollama)):
+    for ending, wire in (
+        ("/chat/completions", openai),
+        ("/messages", anthropic),
+        ("/api/chat", ollama),
+    ):
         if path.endswith(ending):
             return wire, "", False
     return None, "", False
@@ -133,7 +142,10 @@ async def _answer(wire: ModuleType, ask: Ask, said: Reply, fault: Fault | None, 
 def _error(wire: ModuleType, fault: Fault) -> dict[str, Any]:
     body: dict[str, Any] = wire.error(fault.status, fault.message)
     if fault.retry_delay:
-        told = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": fault.retry_delay}
+        told = {
+            "@type": "type.googleapis.com/google.rpc.RetryInfo",
+            "retryDelay": fault.retry_delay,
+        }
         body["error"]["details"] = [told]
     return body
 
@@ -143,7 +155,9 @@ def _waiting(fault: Fault) -> dict[str, str]:
     return told | dict(fault.headers)
 
 
-async def _json(send: Send, status: int, data: dict[str, Any], more: Mapping[str, str] | None = None) -> None:
+async def _json(
+    send: Send, status: int, data: dict[str, Any], more: Mapping[str, str] | None = None
+) -> None:
     body = json.dumps(data).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), text.encode()) for name, text in (more or {}).items()]
@@ -151,12 +165,18 @@ async def _json(send: Send, status: int, data: dict[str, Any], more: Mapping[str
     await send({"type": "http.response.body", "body": body})
 
 
-async def _stream(send: Send, kind: bytes, chunks: Iterable[bytes], gap: float, cut: int | None) -> None:
+async def _stream(
+    send: Send, kind: bytes, chunks: Iterable[bytes], gap: float, cut: int | None
+) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
     sent = 0
     for chunk in chunks:
         await send(
-            {"type": "http.response.body", "body": chunk[: None if cut is None else cut - sent], "more_body": True}
+            {
+                "type": "http.response.body",
+                "body": chunk[: None if cut is None else cut - sent],
+                "more_body": True,
+            }
         )
         sent += len(chunk)
         if cut is not None and sent >= cut:

@@ -1,4 +1,5 @@
-"""Google's generateContent: ``POST …/models/{model}:generateContent`` and ``:streamGenerateContent``."""
+"""Google's generateContent: ``POST …/models/{model}:generateContent`` and
+``:streamGenerateContent``."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
         system="\n".join(p.get("text") or "" for p in instruction.get("parts") or []),
         user=_first_words(contents),
         tools=tuple(_offered(body)),
-        results=tuple(_result(p) for p in parts if _either(p, "functionResponse", "function_response")),
+        results=tuple(
+            _result(p) for p in parts if _either(p, "functionResponse", "function_response")
+        ),
     )
 
 
@@ -43,25 +46,35 @@ def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
     ]
     if reply.thinking and calls:
         calls[0]["thoughtSignature"] = rules.signature("", reply.calls[0].name)
-    return _answer([*thoughts, *texts, *calls], reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP")
+    return _answer(
+        [*thoughts, *texts, *calls], reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP"
+    )
 
 
 def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
     """The answer as server-sent events."""
     for piece in pieces(reply.text):
         yield event(_answer([{"text": piece}], reply, ask))
-    calls = [{"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls]
+    calls = [
+        {"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls
+    ]
     yield event(_answer(calls, reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP"))
 
 
 def error(status: int, message: str) -> dict[str, Any]:
     """An error in the provider's own shape."""
-    names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
+    names = {
+        400: "INVALID_ARGUMENT",
+        401: "UNAUTHENTICATED",
+        404: "NOT_FOUND",
+        429: "RESOURCE_EXHAUSTED",
+    }
     return {"error": {"code": status, "message": message, "status": names.get(status, "INTERNAL")}}
 
 
 def _first_words(contents: list[dict[str, Any]]) -> str:
-    """The last text of the first message: clients put a system prompt before it for models that take none."""
+    """The last text of the first message: clients put a system prompt before it for models that
+    take none."""
     parts = [part for content in contents[:1] for part in content.get("parts") or []]
     texts = [part["text"] for part in parts if part.get("text")]
     return texts[-1] if texts else ""
@@ -81,10 +94,14 @@ def _result(part: dict[str, Any]) -> Result:
     response = _either(part, "functionResponse", "function_response")
     value = response.get("response") or {}
     content = value.get("content", value) if isinstance(value, dict) else value
-    return Result(response.get("name", ""), content if isinstance(content, str) else json.dumps(content))
+    return Result(
+        response.get("name", ""), content if isinstance(content, str) else json.dumps(content)
+    )
 
 
-def _answer(parts: list[dict[str, Any]], reply: Reply, ask: Ask, finish: str | None = None) -> dict[str, Any]:
+def _answer(
+    parts: list[dict[str, Any]], reply: Reply, ask: Ask, finish: str | None = None
+) -> dict[str, Any]:
     candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
     usage = reply.usage
     counts = {
@@ -94,5 +111,9 @@ def _answer(parts: list[dict[str, Any]], reply: Reply, ask: Ask, finish: str | N
         "totalTokenCount": usage.input + usage.output,
         "cachedContentTokenCount": usage.cached,
     }
-    answer = {"usageMetadata": counts, "modelVersion": ask.model, "responseId": identifier("resp", ask)}
+    answer = {
+        "usageMetadata": counts,
+        "modelVersion": ask.model,
+        "responseId": identifier("resp", ask),
+    }
     return answer | {"candidates": [candidate | ({"finishReason": finish} if finish else {})]}

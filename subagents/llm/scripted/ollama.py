@@ -27,12 +27,14 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
 
 
 def _results(messages: list[dict[str, Any]]) -> tuple[Result, ...]:
-    """What tools have answered. This wire knows no call ids: results come in the order of the calls."""
+    """What tools have answered. This wire knows no call ids: results come in the order of the
+    calls."""
     asked = [c["function"]["name"] for m in messages for c in m.get("tool_calls") or []]
     answers = [m for m in messages if m["role"] == "tool"]
     names = itertools.chain(asked, itertools.repeat(""))
     return tuple(
-        Result(m.get("tool_name") or name, text_of(m.get("content"))) for m, name in zip(answers, names, strict=False)
+        Result(m.get("tool_name") or name, text_of(m.get("content")))
+        for m, name in zip(answers, names, strict=False)
     )
 
 
@@ -67,11 +69,20 @@ def error(status: int, message: str) -> dict[str, Any]:
 
 def show(model: str) -> dict[str, Any]:
     """``POST /api/show``: what clients ask about a model before they offer it tools."""
-    return {"details": {"family": "scripted"}, "capabilities": ["completion", "tools"], "model_info": {}}
+    return {
+        "details": {"family": "scripted"},
+        "capabilities": ["completion", "tools"],
+        "model_info": {},
+    }
 
 
 def _line(ask: Ask, message: dict[str, Any]) -> dict[str, Any]:
-    return {"model": ask.model, "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False}
+    return {
+        "model": ask.model,
+        "created_at": "2026-01-01T00:00:00Z",
+        "message": message,
+        "done": False,
+    }
 
 
 def _end(reply: Reply) -> dict[str, Any]:

@@ -19,7 +19,9 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
         model=model,
         stream=streams,
         answered=sum(m["role"] == "assistant" for m in messages),
-        system="\n".join(text_of(m.get("content")) for m in messages if m["role"] in ("system", "developer")),
+        system="\n".join(
+            text_of(m.get("content")) for m in messages if m["role"] in ("system", "developer")
+        ),
         user=users[0] if users else "",
         tools=tuple(t["function"]["name"] for t in body.get("tools") or []),
         results=tuple(
@@ -55,7 +57,9 @@ def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
         yield _chunk(ask, {"content": piece})
     for index, call in enumerate(reply.calls):
         head = _call(reply, ask, index) | {"index": index}
-        yield _chunk(ask, {"tool_calls": [head | {"function": {"name": call.name, "arguments": ""}}]})
+        yield _chunk(
+            ask, {"tool_calls": [head | {"function": {"name": call.name, "arguments": ""}}]}
+        )
         for piece in pieces(call.arguments):
             yield _chunk(ask, {"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     yield _chunk(ask, {}, _finish(reply))
@@ -66,7 +70,14 @@ def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
 def error(status: int, message: str) -> dict[str, Any]:
     """An error in the provider's own shape."""
     kinds = {401: "invalid_request_error", 429: "rate_limit_error", 400: "invalid_request_error"}
-    return {"error": {"message": message, "type": kinds.get(status, "server_error"), "param": None, "code": None}}
+    return {
+        "error": {
+            "message": message,
+            "type": kinds.get(status, "server_error"),
+            "param": None,
+            "code": None,
+        }
+    }
 
 
 def _envelope(ask: Ask, kind: str) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def identifier(prefix: str, ask: Ask, index: int = 0) -> str:
-    """An id that is the same for the same request, so that a request sent again gets the same ids."""
+    """An id that is the same for the same request, so that a request sent again gets the same
+    ids."""
     seed = f"{ask.model}\0{ask.user}\0{ask.answered}\0{index}"
     return f"{prefix}_{hashlib.sha256(seed.encode()).hexdigest()[:20]}"
 
@@ -40,7 +41,8 @@ def text_of(content: Any) -> str:
 
 
 def as_object(arguments: str) -> dict[str, Any]:
-    """For wires that carry arguments as an object; broken ones travel as they are, in one member."""
+    """For wires that carry arguments as an object; broken ones travel as they are, in one
+    member."""
     try:
         value = json.loads(arguments)
     except ValueError:

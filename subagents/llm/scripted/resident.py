@@ -1,4 +1,5 @@
-"""The scripted models of this process, started when first asked for: the provider kind "scripted" needs no address."""
+"""The scripted models of this process, started when first asked for: the provider kind "scripted"
+needs no address."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _address = ""
 
 
 def resident() -> str:
-    """The address of this process's scripted models, for OpenAI's dialect; starts them when first asked."""
+    """The address of this process's scripted models, for OpenAI's dialect; starts them when first
+    asked."""
     global _address  # noqa: PLW0603 - one per process is the point
     with _lock:
         if not _address:

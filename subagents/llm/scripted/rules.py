@@ -1,6 +1,8 @@
-"""Documented rules of the providers' APIs, by which a request is refused that the real ones would refuse as well.
+"""Documented rules of the providers' APIs, by which a request is refused that the real ones would
+refuse as well.
 
-Each is quoted by the message that the provider answers with. ``thinks``: the scenario is that of a thinking model.
+Each is quoted by the message that the provider answers with. ``thinks``: the scenario is that of a
+thinking model.
 """
 
 from __future__ import annotations
@@ -12,10 +14,25 @@ from typing import Any
 Body = Mapping[str, Any]
 
 _ANTHROPIC = {
-    "model", "messages", "max_tokens", "system", "tools", "tool_choice", "thinking", "temperature", "top_p", "top_k",
-    "stop_sequences", "metadata", "service_tier", "stream", "output_config", "output_format",
-}  # fmt: skip
-_LEAST_BUDGET, _MOST_MARKS = 1024, 4
+    "model",
+    "messages",
+    "max_tokens",
+    "system",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "metadata",
+    "service_tier",
+    "stream",
+    "output_config",
+    "output_format",
+}
+_LEAST_BUDGET = 1024
+_MOST_MARKS = 4
 _THOUGHT = ("thinking", "redacted_thinking")
 
 
@@ -24,7 +41,8 @@ class RuleBroken(ValueError):
 
 
 def signature(*what: str) -> str:
-    """What a provider signs its thoughts with: the same for the same thoughts, and nobody else can make it up."""
+    """What a provider signs its thoughts with: the same for the same thoughts, and nobody else can
+    make it up."""
     return hashlib.sha256("\0".join(("signed", *what)).encode()).hexdigest()
 
 
@@ -33,13 +51,17 @@ def anthropic(body: Body) -> None:
     if unknown := sorted(set(body) - _ANTHROPIC):
         raise RuleBroken(f"{unknown[0]}: Extra inputs are not permitted")
     if (marks := str(body).count("'cache_control'")) > _MOST_MARKS:
-        raise RuleBroken(f"A maximum of {_MOST_MARKS} blocks with cache_control may be provided. Found {marks}.")
+        raise RuleBroken(
+            f"A maximum of {_MOST_MARKS} blocks with cache_control may be provided. Found {marks}."
+        )
     thinking = body.get("thinking") or {"type": "disabled"}
     if thinking["type"] == "enabled":
         _budget(thinking["budget_tokens"], body["max_tokens"])
     if thinking["type"] != "disabled":
         _sampling(body)
-    answers = [(at, m["content"]) for at, m in enumerate(body["messages"]) if m["role"] == "assistant"]
+    answers = [
+        (at, m["content"]) for at, m in enumerate(body["messages"]) if m["role"] == "assistant"
+    ]
     for at, content in answers:
         _signed(at, content, str(body["model"]), thinks=thinking["type"] != "disabled")
     if thinking["type"] == "enabled" and answers:
@@ -48,14 +70,18 @@ def anthropic(body: Body) -> None:
 
 def _budget(budget: int, most: int) -> None:
     if budget < _LEAST_BUDGET:
-        raise RuleBroken("thinking.enabled.budget_tokens: Input should be greater than or equal to 1024")
+        raise RuleBroken(
+            "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
+        )
     if budget >= most:
         raise RuleBroken("`max_tokens` must be greater than `thinking.budget_tokens`.")
 
 
 def _sampling(body: Body) -> None:
     if body.get("temperature", 1) != 1:
-        raise RuleBroken("`temperature` may only be set to 1 when thinking is enabled or in adaptive mode.")
+        raise RuleBroken(
+            "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."
+        )
     if "top_k" in body:
         raise RuleBroken("`top_k` must be unset when thinking is enabled or in adaptive mode.")
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
@@ -67,9 +93,15 @@ def _signed(at: int, content: Any, model: str, *, thinks: bool) -> None:
         if block.get("type") not in _THOUGHT:
             continue
         if not thinks:
-            raise RuleBroken("When thinking is disabled, an `assistant` message cannot contain `thinking`.")
-        if block["type"] == "thinking" and block.get("signature") != signature(model, block["thinking"]):
-            raise RuleBroken(f"messages.{at}.content.{index}: Invalid `signature` in `thinking` block")
+            raise RuleBroken(
+                "When thinking is disabled, an `assistant` message cannot contain `thinking`."
+            )
+        if block["type"] == "thinking" and block.get("signature") != signature(
+            model, block["thinking"]
+        ):
+            raise RuleBroken(
+                f"messages.{at}.content.{index}: Invalid `signature` in `thinking` block"
+            )
 
 
 def _begins_with_thinking(at: int, content: Any) -> None:
@@ -83,24 +115,34 @@ def _begins_with_thinking(at: int, content: Any) -> None:
 
 
 def chat(body: Body, *, thinks: bool) -> None:
-    """OpenAI's refusal of names it does not know, and what DeepSeek and Kimi want back with their own tool calls.
+    """OpenAI's refusal of names it does not know, and what DeepSeek and Kimi want back with their
+    own tool calls.
 
     https://api-docs.deepseek.com/guides/thinking_mode
     """
     if foreign := [name for name in body if name != name.lower()]:
         raise RuleBroken(f"Unrecognized request argument supplied: {foreign[0]}")
-    asked = [m for m in body.get("messages") or () if m["role"] == "assistant" and m.get("tool_calls")]
+    asked = [
+        m for m in body.get("messages") or () if m["role"] == "assistant" and m.get("tool_calls")
+    ]
     if thinks and not all(m.get("reasoning_content") for m in asked):
-        raise RuleBroken("The `reasoning_content` in the thinking mode must be passed back to the API.")
+        raise RuleBroken(
+            "The `reasoning_content` in the thinking mode must be passed back to the API."
+        )
     if any({"provider_state", "is_error"} & set(m) for m in body.get("messages") or ()):
         raise RuleBroken("Additional properties are not allowed in messages.")
 
 
 def gemini(body: Body, model: str, *, thinks: bool) -> None:
-    """https://ai.google.dev/gemini-api/docs/thought-signatures: the first call of each step carries its own."""
+    """https://ai.google.dev/gemini-api/docs/thought-signatures: the first call of each step carries
+    its own."""
     for content in body.get("contents") or ():
-        calls = [p for p in content.get("parts") or () if p.get("functionCall") or p.get("function_call")]
+        calls = [
+            p for p in content.get("parts") or () if p.get("functionCall") or p.get("function_call")
+        ]
         if thinks and content.get("role") == "model" and calls:
             call = calls[0].get("functionCall") or calls[0]["function_call"]
             if calls[0].get("thoughtSignature") != signature(model, call["name"]):
-                raise RuleBroken("Function call is missing a thought_signature in functionCall parts.")
+                raise RuleBroken(
+                    "Function call is missing a thought_signature in functionCall parts."
+                )

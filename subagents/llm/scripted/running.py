@@ -10,15 +10,19 @@ from typing import Any
 
 import uvicorn
 
-App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]  # ScriptedModels, or what passes requests to one
+# ScriptedModels, or what passes requests to one
+App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
 @contextmanager
 def running(models: App) -> Iterator[str]:
-    """The address (``http://127.0.0.1:PORT``) while the block runs; the server has a thread of its own."""
+    """The address (``http://127.0.0.1:PORT``) while the block runs; the server has a thread of its
+    own."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = server_for(models)
-    thread = threading.Thread(target=server.run, args=([listening],), name="scripted-models", daemon=True)
+    thread = threading.Thread(
+        target=server.run, args=([listening],), name="scripted-models", daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -30,6 +34,9 @@ def running(models: App) -> Iterator[str]:
 
 
 def server_for(models: App, **options: Any) -> uvicorn.Server:
-    """A web server that stays quiet: scripts cut lines on purpose, which it would log as crashes."""
-    config = uvicorn.Config(models, log_level="critical", access_log=False, timeout_graceful_shutdown=1, **options)
+    """A web server that stays quiet: scripts cut lines on purpose, which it would log as
+    crashes."""
+    config = uvicorn.Config(
+        models, log_level="critical", access_log=False, timeout_graceful_shutdown=1, **options
+    )
     return uvicorn.Server(config)

@@ -77,12 +77,14 @@ class Reply:
     cut_off: bool = False  # the model ran into its output limit
     gap: float = 0.0  # seconds between the pieces of a stream
     thinking: str = ""  # what the model thinks before it answers
-    outcome: str = ""  # "filtered": the provider withholds it; "refused": the model declines, in ``text``
+    # "filtered": the provider withholds it; "refused": the model declines, in ``text``
+    outcome: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong instead of, or before, an answer. ``cut``: bytes after which the line drops."""
+    """What goes wrong instead of, or before, an answer. ``cut``: bytes after which the line
+    drops."""
 
     status: int = 0
     message: str = ""
@@ -105,8 +107,11 @@ class Scenario:
 
     @property
     def thinks(self) -> bool:
-        """Whether it is a model that thinks: then the wires hold clients to what such models want back."""
-        flat = [each for turn in self.turns for each in (turn if isinstance(turn, list) else [turn])]
+        """Whether it is a model that thinks: then the wires hold clients to what such models want
+        back."""
+        flat = [
+            each for turn in self.turns for each in (turn if isinstance(turn, list) else [turn])
+        ]
         return any(turn.get("thinking") for turn in flat)
 
 
@@ -130,7 +135,9 @@ class Script:
         if not ask.tools and scenario.final is not None:
             return scenario.final
         if ask.answered >= len(scenario.turns) and not scenario.repeat:
-            raise ScriptError(f"The script of '{scenario.name}' ends after {len(scenario.turns)} turns.")
+            raise ScriptError(
+                f"The script of '{scenario.name}' ends after {len(scenario.turns)} turns."
+            )
         chosen = scenario.turns[min(ask.answered, len(scenario.turns) - 1)]
         return _fitting(chosen, ask, scenario.name) if isinstance(chosen, list) else chosen
 
@@ -208,9 +215,14 @@ def reply(turn: Mapping[str, Any], ask: Ask) -> Reply:
         reasoning=given.get("reasoning", 0),
     )
     return Reply(
-        text, calls, usage, bool(turn.get("cut_off")), float(turn.get("gap") or 0.0), str(turn.get("thinking") or ""),
+        text,
+        calls,
+        usage,
+        bool(turn.get("cut_off")),
+        float(turn.get("gap") or 0.0),
+        str(turn.get("thinking") or ""),
         str(turn.get("outcome") or ""),
-    )  # fmt: skip
+    )
 
 
 def _call(given: Mapping[str, Any], ask: Ask) -> ToolUse:
@@ -232,17 +244,22 @@ def _tokens(*texts: str) -> int:
     return max(1, sum(map(len, texts)) // 4)
 
 
-# {{ last.text }}, {{ last.json.items.0.name | first:80 }}, {{ results.0.text }}, {{ user.json.query }}
+# {{ last.text }}, {{ last.json.items.0.name | first:80 }}, {{ results.0.text }}, {{ user.json.query
+# }}
 _HOLE = re.compile(r"\{\{\s*([\w.]+)\s*(?:\|\s*(first|lines):(\d+)\s*)?\}\}")
 
 
 def fill(template: str, ask: Ask) -> str:
-    """Put parts of the request into the template. A path that leads nowhere becomes an empty text."""
-    return _HOLE.sub(lambda hole: _cut(_lookup(hole[1].split("."), ask), hole[2], hole[3]), template)
+    """Put parts of the request into the template. A path that leads nowhere becomes an empty
+    text."""
+    return _HOLE.sub(
+        lambda hole: _cut(_lookup(hole[1].split("."), ask), hole[2], hole[3]), template
+    )
 
 
 def _lookup(path: list[str], ask: Ask) -> str:
-    root, rest = path[0], path[1:]
+    root = path[0]
+    rest = path[1:]
     if root == "user":
         return _part(ask.user, rest)
     if root == "last":

@@ -1,4 +1,5 @@
-"""``manage.py mcprun``: run an expert tool from the command line; the answer alone goes to standard output."""
+"""``manage.py mcprun``: run an expert tool from the command line; the answer alone goes to standard
+output."""
 
 from __future__ import annotations
 
@@ -26,11 +27,19 @@ from subagents.services import accounting, runs
 
 _LOOK_EVERY = 0.2
 _NOBODY = 10.0  # seconds after which a run that no worker takes is worth a word
-# For scripts: 0 an answer, 1 no answer, 2 refused before it began, 3 a limit, 4 the provider, 130 interrupted.
+# For scripts: 0 an answer, 1 no answer, 2 refused before it began, 3 a limit, 4 the provider, 130
+# interrupted.
 _CODES = {
-    Exit.TOKEN_LIMIT: 3, Exit.TIME_LIMIT: 3, Exit.BUDGET: 3, Exit.ENERGY: 3, Exit.AUTH: 4, Exit.QUOTA: 4, Exit.MODEL: 4,
-    Exit.NO_RESPONSE: 4, Exit.CANCELLED: 130,
-}  # fmt: skip
+    Exit.TOKEN_LIMIT: 3,
+    Exit.TIME_LIMIT: 3,
+    Exit.BUDGET: 3,
+    Exit.ENERGY: 3,
+    Exit.AUTH: 4,
+    Exit.QUOTA: 4,
+    Exit.MODEL: 4,
+    Exit.NO_RESPONSE: 4,
+    Exit.CANCELLED: 130,
+}
 
 
 class Command(BaseCommand):
@@ -44,10 +53,15 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="Name of the expert tool.")
         parser.add_argument(
-            "arguments", nargs="*", metavar="key=value", help="Arguments. Values can be JSON: limit=5, deep=true."
+            "arguments",
+            nargs="*",
+            metavar="key=value",
+            help="Arguments. Values can be JSON: limit=5, deep=true.",
         )
         parser.add_argument(
-            "--model", metavar="PROVIDER/MODEL", help="Use this model instead of the models of the tool."
+            "--model",
+            metavar="PROVIDER/MODEL",
+            help="Use this model instead of the models of the tool.",
         )
         parser.add_argument(
             "--temperature",
@@ -55,26 +69,42 @@ class Command(BaseCommand):
             metavar="0..2",
             help="Use this temperature instead of that of the tool and the model.",
         )
-        parser.add_argument("--top-p", type=float, metavar="0..1", help="Use this top_p instead of that of the model.")
+        parser.add_argument(
+            "--top-p",
+            type=float,
+            metavar="0..1",
+            help="Use this top_p instead of that of the model.",
+        )
         parser.add_argument(
             "--no-parallel",
             action="store_true",
             help="Let the model request only one tool call at a time (OpenAI and OpenRouter).",
         )
-        parser.add_argument("--format", choices=FORMATS, help="Format of the answer. json requires --schema.")
-        parser.add_argument("--schema", type=Path, metavar="FILE", help="File with the JSON Schema of the answer.")
         parser.add_argument(
-            "--json", action="store_true", help="Print the answer, the figures and the exit as one JSON object."
+            "--format", choices=FORMATS, help="Format of the answer. json requires --schema."
         )
         parser.add_argument(
-            "--accounting", type=Path, help="Append one JSON line for each answer and tool call to this file."
+            "--schema", type=Path, metavar="FILE", help="File with the JSON Schema of the answer."
         )
         parser.add_argument(
-            "--trace-llm", metavar="FILE",
+            "--json",
+            action="store_true",
+            help="Print the answer, the figures and the exit as one JSON object.",
+        )
+        parser.add_argument(
+            "--accounting",
+            type=Path,
+            help="Append one JSON line for each answer and tool call to this file.",
+        )
+        parser.add_argument(
+            "--trace-llm",
+            metavar="FILE",
             help="Append each request to a provider and its answer to this file, as one JSON line without secrets. - writes to "
             "standard error.",
-        )  # fmt: skip
-        parser.add_argument("--quiet", action="store_true", help="Do not print progress to standard error.")
+        )
+        parser.add_argument(
+            "--quiet", action="store_true", help="Do not print progress to standard error."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._quiet = options["quiet"]
@@ -82,9 +112,14 @@ class Command(BaseCommand):
             trace = self._open_trace(options["trace_llm"], stack)
             try:
                 run = runs.start(
-                    expert=options["name"], arguments=_parsed(options["arguments"]), origin="command", traced=trace is not None,
-                    asks=_model(options["model"]), options=_of_models(options), answer_format=_answer_format(options),
-                )  # fmt: skip
+                    expert=options["name"],
+                    arguments=_parsed(options["arguments"]),
+                    origin="command",
+                    traced=trace is not None,
+                    asks=_model(options["model"]),
+                    options=_of_models(options),
+                    answer_format=_answer_format(options),
+                )
             except SlipsnisseError as error:
                 raise CommandError(str(error), returncode=2) from error
             with _interruptions() as arrived:
@@ -109,14 +144,20 @@ class Command(BaseCommand):
         file = stack.enter_context(os.fdopen(handle, "a", buffering=1))
         return lambda line: file.write(f"{line}\n")
 
-    def _watch(self, run: Run, interruptions: list[str], trace: Callable[[str], object] | None) -> Run:
-        began, told, traced = time.monotonic(), "", 0
+    def _watch(
+        self, run: Run, interruptions: list[str], trace: Callable[[str], object] | None
+    ) -> Run:
+        began = time.monotonic()
+        told = ""
+        traced = 0
         while run.finished_at is None:
             if interruptions:
                 runs.cancel(run_id=run.pk, actor="command", reason=interruptions.pop())
             words = doing(run)
             if run.state == RunState.QUEUED and time.monotonic() - began > _NOBODY:
-                words = "no worker has started the run; start the site (make run) if it does not run"
+                words = (
+                    "no worker has started the run; start the site (make run) if it does not run"
+                )
             if words != told:
                 told = words
                 self._say(f"{run.pk[:8]}: {words}")
@@ -155,7 +196,8 @@ def _parsed(pairs: list[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise CommandError(
-                f'"{pair}" is not a valid argument. Use key=value, for example question="What changed?".', returncode=2
+                f'"{pair}" is not a valid argument. Use key=value, for example question="What changed?".',
+                returncode=2,
             )
         try:
             parsed[key] = json.loads(value)
@@ -171,7 +213,10 @@ def _model(name: str | None) -> LanguageModel | None:
     provider, _, model = name.partition("/")
     found = LanguageModel.objects.filter(provider__slug=provider, name=model, enabled=True).first()
     if found is None:
-        known = ", ".join(str(each) for each in LanguageModel.objects.filter(enabled=True)[:20]) or "none"
+        known = (
+            ", ".join(str(each) for each in LanguageModel.objects.filter(enabled=True)[:20])
+            or "none"
+        )
         raise NotFound(error_texts.not_found("model", name), remedy=f"Available models: {known}.")
     return found
 
@@ -182,7 +227,9 @@ def _of_models(options: dict[str, Any]) -> dict[str, Any]:
     for name, most in (("temperature", 2.0), ("top_p", 1.0)):
         if found[name] is not None and not 0 <= found[name] <= most:
             option = f"--{name.replace('_', '-')}"
-            raise CommandError(error_texts.out_of_range(option, 0, f"{most:g}", found[name]), returncode=2)
+            raise CommandError(
+                error_texts.out_of_range(option, 0, f"{most:g}", found[name]), returncode=2
+            )
     given = {name: value for name, value in found.items() if value is not None}
     return given | ({"parallel_tool_calls": False} if options["no_parallel"] else {})
 
@@ -195,14 +242,16 @@ def _answer_format(options: dict[str, Any]) -> AnswerFormat:
             given |= {FORMAT: JSON, SCHEMA: json.loads(options["schema"].read_text())}
         except (OSError, ValueError) as error:
             raise CommandError(
-                f"{options['schema']} cannot be read as JSON: {error}. Name a file with a JSON Schema.", returncode=2
+                f"{options['schema']} cannot be read as JSON: {error}. Name a file with a JSON Schema.",
+                returncode=2,
             ) from error
     return split_format(given)[1]
 
 
 @contextmanager
 def _interruptions() -> Iterator[list[str]]:
-    """The names of the signals that arrived. Acted on between two looks: the database may be in use when one comes."""
+    """The names of the signals that arrived. Acted on between two looks: the database may be in use
+    when one comes."""
     arrived: list[str] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,5 @@
-"""``manage.py modelprices``: fill in prices and context windows of models from litellm's own list."""
+"""``manage.py modelprices``: fill in prices and context windows of models from litellm's own
+list."""
 
 from __future__ import annotations
 
@@ -26,13 +27,19 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write("Reading the list. Loading litellm takes a few seconds.")
         found = take_over(
-            loaded().model_cost, today=timezone.localdate(), actor="command", overwrite=options["overwrite"]
+            loaded().model_cost,
+            today=timezone.localdate(),
+            actor="command",
+            overwrite=options["overwrite"],
         )
         for each in found:
             if each.changed is None:
                 self.stdout.write(f"{each.model}: not in the list. Enter its prices in the admin.")
             else:
-                words = ", ".join(f"{name} {value}" for name, value in each.changed.items()) or "no changes"
+                words = (
+                    ", ".join(f"{name} {value}" for name, value in each.changed.items())
+                    or "no changes"
+                )
                 self.stdout.write(f"{each.model}: {words}")
         if not found:
             self.stdout.write("There are no models. Add them in the admin under Models.")

@@ -1,4 +1,5 @@
-"""``manage.py scriptedllm``: serve scripted models in place of a provider, for demos and tests without key or internet."""
+"""``manage.py scriptedllm``: serve scripted models in place of a provider, for demos and tests
+without key or internet."""
 
 from __future__ import annotations
 
@@ -27,11 +28,20 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--script", type=Path, action="append", default=[], help="Script as a YAML or JSON file. Can be repeated."
+            "--script",
+            type=Path,
+            action="append",
+            default=[],
+            help="Script as a YAML or JSON file. Can be repeated.",
         )
-        parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: 127.0.0.1.")
         parser.add_argument(
-            "--port", type=int, default=4800, help="Port to listen on. Default: 4800. 0 chooses a free port."
+            "--host", default="127.0.0.1", help="Address to listen on. Default: 127.0.0.1."
+        )
+        parser.add_argument(
+            "--port",
+            type=int,
+            default=4800,
+            help="Port to listen on. Default: 4800. 0 chooses a free port.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,7 +50,9 @@ class Command(BaseCommand):
             script = script.merged(_read(path))
         listening = socket.create_server((options["host"], options["port"]))
         where = f"http://{options['host']}:{listening.getsockname()[1]}"
-        self.stdout.write(f"Scripted models at {where}: {', '.join(sorted(script.scenarios))}. Press Ctrl-C to stop.")
+        self.stdout.write(
+            f"Scripted models at {where}: {', '.join(sorted(script.scenarios))}. Press Ctrl-C to stop."
+        )
         self.stdout.flush()
         server_for(ScriptedModels(script)).run(sockets=[listening])
 
@@ -49,6 +61,8 @@ def _read(path: Path) -> Script:
     try:
         return load(yaml.safe_load(path.read_text()))
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
+        raise CommandError(
+            f"{path} cannot be read: {error.strerror}. Check its name and permissions."
+        ) from error
     except (yaml.YAMLError, ScriptError) as error:
         raise CommandError(f"{path}: {error}") from error

@@ -1,7 +1,8 @@
-"""Expert tools in configuration files: what a Slipsnisse file says becomes providers, models, tools and grants.
+"""Expert tools in configuration files: what a Slipsnisse file says becomes providers, models, tools
+and grants.
 
-The tools of a file's whitelist that their servers have not offered yet are awaited, and granted when they come. A
-provider's key is never in a file, only a reference to it.
+The tools of a file's whitelist that their servers have not offered yet are awaited, and granted
+when they come. A provider's key is never in a file, only a reference to it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _WHO = "Ask a user with the role admin to import the file."
 
 
 class ExpertFiles:
-    """The section of files that holds expert tools; see ``mcpregistry.services.exchange.sections.Section``."""
+    """The section of files that holds expert tools; see
+    ``mcpregistry.services.exchange.sections.Section``."""
 
     serve = staticmethod(serve)
     switch = staticmethod(switch)
@@ -80,23 +82,33 @@ class _Import:
     """One file's providers and tools on their way into the database."""
 
     def __init__(self, document: Document, taking: Taking) -> None:
-        self.document, self.taking = document, taking
-        self._providers: dict[str, Provider] = {}  # by the name that the file gives them, as far as they were asked for
+        self.document = document
+        self.taking = taking
+        # by the name that the file gives them, as far as they were asked for
+        self._providers: dict[str, Provider] = {}
         self._models: dict[tuple[int, str], LanguageModel] = {}
 
     def all(self) -> Document:
         for name, entry in self.document.model_providers.items():
             self._guarded(pointer("providers", name), self._provider, name, entry)
-        made = [(at, entry, self._guarded(at, self._tool, at, entry)) for at, entry in _places(self.document)]
+        made = [
+            (at, entry, self._guarded(at, self._tool, at, entry))
+            for at, entry in _places(self.document)
+        ]
         for at, entry, row in made:
             if row is not None:
                 self._guarded(at, self._offer, at, entry, row)
-        stubs = {name: {"made": _stated(entry)} for name, entry in self.document.model_providers.items()}
-        tools = tuple(_stub(entry, self.taking.variant) for _, entry, row in made if row is not None)
+        stubs = {
+            name: {"made": _stated(entry)} for name, entry in self.document.model_providers.items()
+        }
+        tools = tuple(
+            _stub(entry, self.taking.variant) for _, entry, row in made if row is not None
+        )
         return replace(self.document, expert_tools=tools, model_providers=stubs)
 
     def _guarded(self, at: str, do: Any, *args: Any) -> Any:
-        """A refusal of the ordinary verbs becomes a note at its place, and the file is not taken."""
+        """A refusal of the ordinary verbs becomes a note at its place, and the file is not
+        taken."""
         try:
             return do(*args)
         except SlipsnisseError as error:
@@ -107,7 +119,14 @@ class _Import:
         self.taking.note("refused", at, sentence, remedy)
 
     def _wanted(
-        self, at: str, kind: str, name: str, before: JsonObject | None, after: JsonObject, *, hidden: bool = False
+        self,
+        at: str,
+        kind: str,
+        name: str,
+        before: JsonObject | None,
+        after: JsonObject,
+        *,
+        hidden: bool = False,
     ) -> bool:
         """Whether the record shall become what the file says; tells of it, and of a conflict.
 
@@ -125,7 +144,9 @@ class _Import:
             return True
         if how == "skip":
             self.taking.changed(replace(change, action="skipped"))
-            self.taking.note("parked", at, f"A {kind} with this name exists and differs. It was not changed.", "")
+            self.taking.note(
+                "parked", at, f"A {kind} with this name exists and differs. It was not changed.", ""
+            )
             return False
         remedy = "Choose another name, or choose to keep (skip) or replace the existing one."
         remedy = NOT_ITS_OWN if how == "own" else remedy
@@ -154,8 +175,14 @@ class _Import:
     def _tell_of_key(self, at: str, row: Provider) -> None:
         if row.key and is_reference(row.key):
             sentence = f"The key is read from {row.key} for each request."
-            remedy = "List the variable in SLIPSNISSE_PASS_ENV" if "cred:" not in row.key else "Enter the credential"
-            self.taking.note("kept", at, sentence, f"{remedy}, or enter the key in the admin under Providers.")
+            remedy = (
+                "List the variable in SLIPSNISSE_PASS_ENV"
+                if "cred:" not in row.key
+                else "Enter the credential"
+            )
+            self.taking.note(
+                "kept", at, sentence, f"{remedy}, or enter the key in the admin under Providers."
+            )
 
     def _model(self, at: str, provider: Provider, name: str, entry: JsonObject) -> None:
         if provider._state.adding:  # refused, and said so
@@ -174,16 +201,23 @@ class _Import:
         tools, awaited = self._whitelist(at, entry)
         if targets is None or tools is None:
             return None
-        before = entry_now(old, self._whitelists[old.pk], kept=Parked(order=tuple(entry))) if old else None
+        before = (
+            entry_now(old, self._whitelists[old.pk], kept=Parked(order=tuple(entry)))
+            if old
+            else None
+        )
         row = old or ExpertTool(name=entry["name"])
         known = _known_keys(self.taking.variant)
         fill(row, {key: value for key, value in entry.items() if key in known}, TOOL_FIELDS)
         row.awaited_tools = awaited
         after = tool_entry(
-            row, targets=[(m.provider.slug, m.name) for m in targets], whitelist=[*map(key_of, tools), *awaited],
-            users=self._said("users", entry, old), endpoints=self._said("endpoints", entry, old),
+            row,
+            targets=[(m.provider.slug, m.name) for m in targets],
+            whitelist=[*map(key_of, tools), *awaited],
+            users=self._said("users", entry, old),
+            endpoints=self._said("endpoints", entry, old),
             kept=Parked(order=tuple(entry)),
-        )  # fmt: skip
+        )
         if not self._wanted(at, "tool", row.name, before, after):
             return old if before == after else None
         experts.save_expert(expert=row, targets=targets, actor=self.taking.actor)
@@ -196,7 +230,9 @@ class _Import:
             return list(entry[key])
         return [each.slug for each in getattr(old, key).all()] if old else []
 
-    def _targets(self, at: str, entry: JsonObject, old: ExpertTool | None) -> list[LanguageModel] | None:
+    def _targets(
+        self, at: str, entry: JsonObject, old: ExpertTool | None
+    ) -> list[LanguageModel] | None:
         """The models in order; fallbacks that the file is silent about stay."""
         stated = entry.get("fallbacks") if self.taking.variant != "slipsnisse" else None
         found = [self._target(at, entry)]
@@ -214,27 +250,43 @@ class _Import:
         if provider is None:
             return None
         key = provider.pk, entry["model"]
-        if key not in self._models and (model := self._model_of(at, provider, entry["model"])) is not None:
+        if (
+            key not in self._models
+            and (model := self._model_of(at, provider, entry["model"])) is not None
+        ):
             self._models[key] = model
         return self._models.get(key)
 
     def _model_of(self, at: str, provider: Provider, name: str) -> LanguageModel | None:
-        model = LanguageModel.objects.select_related("provider").filter(provider=provider, name=name).first()
+        model = (
+            LanguageModel.objects.select_related("provider")
+            .filter(provider=provider, name=name)
+            .first()
+        )
         if model is not None or not self._model_may_be(at, provider, name):
             return model
-        model = providers.save_model(model=LanguageModel(provider=provider, name=name), actor=self.taking.actor)
+        model = providers.save_model(
+            model=LanguageModel(provider=provider, name=name), actor=self.taking.actor
+        )
         self.taking.changed(Change(str(model), "created", {}, {"name": model.name}, kind="model"))
         return model
 
     def _named_provider(self, at: str, name: str) -> Provider | None:
-        """By its name, else the first of that kind; a kind that nobody has set up is set up, its key in a variable."""
+        """By its name, else the first of that kind; a kind that nobody has set up is set up, its
+        key in a variable."""
         if name not in self._providers and (row := self._provider_of(at, name)) is not None:
             self._providers[name] = row
         return self._providers.get(name)
 
     def _provider_of(self, at: str, name: str) -> Provider | None:
-        row = Provider.objects.filter(slug=name).first() or Provider.objects.filter(kind=name).first()
-        if row is not None and f"provider/{row.slug}" in self.taking.own and name not in self.document.model_providers:
+        row = (
+            Provider.objects.filter(slug=name).first() or Provider.objects.filter(kind=name).first()
+        )
+        if (
+            row is not None
+            and f"provider/{row.slug}" in self.taking.own
+            and name not in self.document.model_providers
+        ):
             entry = provider_entry(row)  # the file has brought it, and does not describe it
             self.taking.changed(Change(row.slug, "unchanged", entry, entry, kind="provider"))
         if row is not None or name in self.document.model_providers:
@@ -244,8 +296,12 @@ class _Import:
             remedy = f"Describe it under providers in the extended format, or use one of {', '.join(known)}."
             self._refuse(at + "/provider", error_texts.not_found("provider", name), remedy)
             return None
-        row = Provider(slug=name, kind=name, allowed_networks=["127.0.0.1/32"] if name == Kind.OLLAMA else [])
-        row = providers.save_provider(provider=row, actor=self.taking.actor, key=key_reference(name) or None)
+        row = Provider(
+            slug=name, kind=name, allowed_networks=["127.0.0.1/32"] if name == Kind.OLLAMA else []
+        )
+        row = providers.save_provider(
+            provider=row, actor=self.taking.actor, key=key_reference(name) or None
+        )
         self.taking.changed(Change(name, "created", {}, provider_entry(row), kind="provider"))
         self._tell_of_key(at + "/provider", row)
         return row
@@ -262,15 +318,20 @@ class _Import:
         if known is None or name in known:
             return True
         remedy = f"Correct the name, or add the model to the provider. Available models: {', '.join(known)}."
-        self._refuse(at + "/model", f'The provider "{provider.slug}" has no model named "{name}".', remedy)
+        self._refuse(
+            at + "/model", f'The provider "{provider.slug}" has no model named "{name}".', remedy
+        )
         return False
 
     def _whitelist(self, at: str, entry: JsonObject) -> tuple[list[Tool] | None, list[str]]:
         """(tools that are offered, names that are awaited); None when one is wrong."""
-        found, awaited, wrong = [], [], False
+        found = []
+        awaited = []
+        wrong = False
         for key in whitelisted(entry["internal_tools"]):
             at_server, _, name = key.partition("::")
-            server, tool = self._servers.get(at_server), self._offered.get(key)
+            server = self._servers.get(at_server)
+            tool = self._offered.get(key)
             if tool is not None:
                 found.append(tool)
             elif server is not None and _is_known(server):
@@ -280,13 +341,17 @@ class _Import:
                 awaited.append(key)
         if awaited:
             sentence = f"These tools are granted as soon as their servers offer them: {', '.join(awaited[:10])}."
-            self.taking.note("kept", at + "/internal_tools", sentence, "Confirm and test the servers.")
+            self.taking.note(
+                "kept", at + "/internal_tools", sentence, "Confirm and test the servers."
+            )
         return (None if wrong else found), awaited
 
     @cached_property
     def _before(self) -> dict[str, ExpertTool]:
         """The file's tools as they are now, by name, with all that an entry says of them."""
-        rows = ExpertTool.objects.filter(name__in=[entry["name"] for entry in self.document.expert_tools])
+        rows = ExpertTool.objects.filter(
+            name__in=[entry["name"] for entry in self.document.expert_tools]
+        )
         return {row.name: row for row in whole(rows)}
 
     @cached_property
@@ -295,7 +360,9 @@ class _Import:
 
     @cached_property
     def _servers(self) -> dict[str, Server]:
-        named = {slug(key) for entry in self.document.expert_tools for key in entry["internal_tools"]}
+        named = {
+            slug(key) for entry in self.document.expert_tools for key in entry["internal_tools"]
+        }
         return {server.slug: server for server in Server.objects.filter(slug__in=named)}
 
     @cached_property
@@ -310,11 +377,17 @@ class _Import:
         agents = self._named(at, "users", entry, row, Agent)
         endpoints = self._named(at, "endpoints", entry, row, Endpoint)
         now = [{each.pk for each in getattr(row, key).all()} for key in ("users", "endpoints")]
-        if agents is None or endpoints is None or [{a.pk for a in agents}, {e.pk for e in endpoints}] == now:
+        if (
+            agents is None
+            or endpoints is None
+            or [{a.pk for a in agents}, {e.pk for e in endpoints}] == now
+        ):
             return
         experts.offer(expert=row, agents=agents, endpoints=endpoints, actor=self.taking.actor)
 
-    def _named(self, at: str, key: str, entry: JsonObject, row: ExpertTool, model: Any) -> list[Any] | None:
+    def _named(
+        self, at: str, key: str, entry: JsonObject, row: ExpertTool, model: Any
+    ) -> list[Any] | None:
         if key not in entry:
             return list(getattr(row, key).all())
         there = {each.slug: each for each in model.objects.filter(slug__in=entry[key])}
@@ -339,7 +412,11 @@ def _places(document: Document) -> Iterable[tuple[str, JsonObject]]:
 
 def _is_known(server: Server) -> bool:
     """Its tools were read as it is launched now."""
-    return server.lifecycle == Lifecycle.ACTIVE and server.launch_confirmed and server.refreshed_at is not None
+    return (
+        server.lifecycle == Lifecycle.ACTIVE
+        and server.launch_confirmed
+        and server.refreshed_at is not None
+    )
 
 
 # What a file has said besides, so that an export gives it back
@@ -353,7 +430,9 @@ def _stub(entry: JsonObject, variant: str) -> JsonObject:
     known = _known_keys(variant)
     unknown = {key: value for key, value in entry.items() if key not in known}
     spelled: JsonObject = {
-        key: entry[key] for key in ("internal_tools", "users", "endpoints", "provider") if key in entry
+        key: entry[key]
+        for key in ("internal_tools", "users", "endpoints", "provider")
+        if key in entry
     }
     return {"name": entry["name"], "made": Parked(unknown, tuple(entry), spelled).to_json()}
 

@@ -28,25 +28,36 @@ def whole(rows: QuerySet[ExpertTool]) -> QuerySet[ExpertTool]:
 
 
 def entry_now(row: ExpertTool, whitelist: Iterable[Tool], *, kept: Parked) -> JsonObject:
-    """The tool (one that was read ``whole``) as a file says it; ``kept``: how a file has spelled it."""
+    """The tool (one that was read ``whole``) as a file says it; ``kept``: how a file has spelled
+    it."""
     targets = [(t.model.provider, t.model.name) for t in row.ordered_targets.all()]
     spelled = kept.spelling.get("provider", "")
-    names = [(spelled if number == 0 and spelled == p.kind else p.slug, m) for number, (p, m) in enumerate(targets)]
+    names = [
+        (spelled if number == 0 and spelled == p.kind else p.slug, m)
+        for number, (p, m) in enumerate(targets)
+    ]
     return tool_entry(
-        row, targets=names, whitelist=[*map(key_of, whitelist), *row.awaited_tools],
+        row,
+        targets=names,
+        whitelist=[*map(key_of, whitelist), *row.awaited_tools],
         users=[agent.slug for agent in row.users.all()],
-        endpoints=[endpoint.slug for endpoint in row.endpoints.all()], kept=kept,
-    )  # fmt: skip
+        endpoints=[endpoint.slug for endpoint in row.endpoints.all()],
+        kept=kept,
+    )
 
 
 def tools(document: Document) -> tuple[JsonObject, ...]:
-    """The tools as they are now, those of files in their order; and what files brought that no record was made of."""
+    """The tools as they are now, those of files in their order; and what files brought that no
+    record was made of."""
     rows = {row.name: row for row in whole(ExpertTool.objects.all())}
-    whitelists, written = experts.whitelists(list(rows.values())), []
+    whitelists = experts.whitelists(list(rows.values()))
+    written = []
     for item in document.expert_tools:
         row = rows.pop(item["name"], None)
         if row is not None:
-            written.append(entry_now(row, whitelists[row.pk], kept=Parked.from_json(item.get("made", {}))))
+            written.append(
+                entry_now(row, whitelists[row.pk], kept=Parked.from_json(item.get("made", {})))
+            )
         elif "made" not in item:
             written.append(item)
     return (*written, *(entry_now(row, whitelists[row.pk], kept=Parked()) for row in rows.values()))
@@ -59,7 +70,9 @@ def model_providers(document: Document, *, include_secrets: bool) -> dict[str, J
         kept = document.model_providers.get(row.slug)
         stated = kept.get("made", {}) if kept else {}
         order = stated.get("order", ())
-        entry = provider_entry(row, order, headers=row.headers if include_secrets else plain_headers(row.headers))
+        entry = provider_entry(
+            row, order, headers=row.headers if include_secrets else plain_headers(row.headers)
+        )
         models = _models(row, stated.get("models", {}))
         if models or "models" in order:
             entry["models"] = models
@@ -71,7 +84,9 @@ def model_providers(document: Document, *, include_secrets: bool) -> dict[str, J
 
 def _models(row: Provider, stated: Mapping[str, Any]) -> dict[str, JsonObject]:
     """The provider's models about which there is something to say, or which the file has named."""
-    entries = {model.name: model_entry(model, stated.get(model.name, ())) for model in row.models.all()}
+    entries = {
+        model.name: model_entry(model, stated.get(model.name, ())) for model in row.models.all()
+    }
     return {name: facts for name, facts in entries.items() if facts or name in stated}
 
 

@@ -1,7 +1,7 @@
 """Between a Slipsnisse file's entries and the records of expert tools, providers and models.
 
-An entry is plain JSON, valid by the schema of its format. What a file does not say is left as it is; what an export
-need not say, because it is the default and no file has said it, is left out.
+An entry is plain JSON, valid by the schema of its format. What a file does not say is left as it
+is; what an export need not say, because it is the default and no file has said it, is left out.
 """
 
 from __future__ import annotations
@@ -17,36 +17,71 @@ from mcpregistry.models import Tool
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.models.provider import Kind
 
-# Where providers' own programs look for their keys; a file that names a provider and no key means these.
+# Where providers' own programs look for their keys; a file that names a provider and no key means
+# these.
 KEY_VARIABLES: Mapping[str, str] = {
-    Kind.OPENAI: "OPENAI_API_KEY", Kind.ANTHROPIC: "ANTHROPIC_API_KEY", Kind.GOOGLE: "GEMINI_API_KEY",
+    Kind.OPENAI: "OPENAI_API_KEY",
+    Kind.ANTHROPIC: "ANTHROPIC_API_KEY",
+    Kind.GOOGLE: "GEMINI_API_KEY",
     Kind.OPENROUTER: "OPENROUTER_API_KEY",
-}  # fmt: skip
+}
 
 # The file's key -> the record's field.
 TOOL_FIELDS = {
-    "description": "description", "arguments": "arguments", "system_prompt": "system_prompt",
-    "max_steps": "max_steps", "timeout": "max_seconds", "max_tokens": "max_tokens", "max_cost": "max_cost",
-    "max_energy": "max_energy", "max_calls": "max_calls", "parallelism": "parallelism", "parallel": "parallel",
-    "output_schema": "output_schema", "tool_instructions": "tool_instructions", "on_server_death": "on_server_death",
-    "max_result_bytes": "max_result_bytes", "cache_seconds": "cache_seconds", "temperature": "temperature",
+    "description": "description",
+    "arguments": "arguments",
+    "system_prompt": "system_prompt",
+    "max_steps": "max_steps",
+    "timeout": "max_seconds",
+    "max_tokens": "max_tokens",
+    "max_cost": "max_cost",
+    "max_energy": "max_energy",
+    "max_calls": "max_calls",
+    "parallelism": "parallelism",
+    "parallel": "parallel",
+    "output_schema": "output_schema",
+    "tool_instructions": "tool_instructions",
+    "on_server_death": "on_server_death",
+    "max_result_bytes": "max_result_bytes",
+    "cache_seconds": "cache_seconds",
+    "temperature": "temperature",
     "enabled": "enabled",
-}  # fmt: skip
-PROVIDER_FIELDS = ("kind", "base_url", "allowed_networks", "options", "tool_choice", "timeout", "enabled")
+}
+PROVIDER_FIELDS = (
+    "kind",
+    "base_url",
+    "allowed_networks",
+    "options",
+    "tool_choice",
+    "timeout",
+    "enabled",
+)
 MODEL_FIELDS = (
-    "context_window", "max_output", "buffer_tokens", "tokenizer", "input_price", "output_price", "cache_read_price",
-    "cache_write_price", "free", "overrides", "tool_choice", "enabled",
-)  # fmt: skip
+    "context_window",
+    "max_output",
+    "buffer_tokens",
+    "tokenizer",
+    "input_price",
+    "output_price",
+    "cache_read_price",
+    "cache_write_price",
+    "free",
+    "overrides",
+    "tool_choice",
+    "enabled",
+)
 
 
 def key_reference(kind: str) -> str:
-    """``${…}`` of the variable that this kind's key usually lies in; empty for kinds that need none."""
+    """``${…}`` of the variable that this kind's key usually lies in; empty for kinds that need
+    none."""
     name = KEY_VARIABLES.get(kind)
     return f"${{{name}}}" if name else ""
 
 
 def fill(row: Any, entry: Mapping[str, Any], fields: Mapping[str, str] | Iterable[str]) -> None:
-    """Set the fields of ``row`` to what the entry says, unsaved; ``fields`` maps our names to the entry's."""
+    """Set the fields of ``row`` to what the entry says, unsaved; ``fields`` maps our names to the
+    entry's."""
     names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
     for key, field in names.items():
         if key in entry:
@@ -55,10 +90,13 @@ def fill(row: Any, entry: Mapping[str, Any], fields: Mapping[str, str] | Iterabl
             setattr(row, field, Decimal(str(value)) if is_money else value)
 
 
-def _said(row: Any, fields: Mapping[str, str] | Iterable[str], stated: Collection[str]) -> JsonObject:
+def _said(
+    row: Any, fields: Mapping[str, str] | Iterable[str], stated: Collection[str]
+) -> JsonObject:
     """What the row says of these fields, but defaults that nobody has stated."""
     names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
-    blank, found = type(row)(), {}
+    blank = type(row)()
+    found = {}
     for key, field in names.items():
         value = getattr(row, field)
         if value != getattr(blank, field) or (key in stated and value is not None):
@@ -76,7 +114,11 @@ def model_entry(row: LanguageModel, stated: Collection[str] = ()) -> JsonObject:
 
 
 def provider_entry(
-    row: Provider, stated: Collection[str] = (), *, key: str | None = None, headers: Mapping[str, str] | None = None
+    row: Provider,
+    stated: Collection[str] = (),
+    *,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> JsonObject:
     """The provider as a file says it, without its models.
 
@@ -86,7 +128,11 @@ def provider_entry(
     key = row.key if key is None else key
     if key and is_reference(key):
         found["key"] = key
-    return found | ({"headers": dict(headers)} if headers or (headers is not None and "headers" in stated) else {})
+    return found | (
+        {"headers": dict(headers)}
+        if headers or (headers is not None and "headers" in stated)
+        else {}
+    )
 
 
 def plain_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -100,9 +146,14 @@ def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def tool_entry(
-    row: ExpertTool, *, targets: Sequence[tuple[str, str]], whitelist: Iterable[str], users: Iterable[str],
-    endpoints: Iterable[str], kept: Parked,
-) -> JsonObject:  # fmt: skip
+    row: ExpertTool,
+    *,
+    targets: Sequence[tuple[str, str]],
+    whitelist: Iterable[str],
+    users: Iterable[str],
+    endpoints: Iterable[str],
+    kept: Parked,
+) -> JsonObject:
     """The tool as a file says it, in the order and with the spelling that ``kept`` remembers.
 
     ``targets``: (provider, model) in order; ``whitelist``: ``server::tool``.
@@ -128,7 +179,8 @@ def _as_spelled(key: str, values: list[str], kept: Parked) -> list[str]:
 
 
 def _whitelist(names: Iterable[str], kept: Parked) -> JsonObject:
-    wanted, spelled = set(names), kept.spelling.get("internal_tools", {})
+    wanted = set(names)
+    spelled = kept.spelling.get("internal_tools", {})
     if set(whitelisted(spelled)) == wanted:
         return dict(spelled)
     found: dict[str, list[str]] = {}
@@ -140,7 +192,11 @@ def _whitelist(names: Iterable[str], kept: Parked) -> JsonObject:
 
 def whitelisted(internal_tools: Mapping[str, Sequence[str]]) -> list[str]:
     """``server::tool`` for each tool, in order, each once."""
-    return list(dict.fromkeys(f"{slug(server)}::{name}" for server, names in internal_tools.items() for name in names))
+    return list(
+        dict.fromkeys(
+            f"{slug(server)}::{name}" for server, names in internal_tools.items() for name in names
+        )
+    )
 
 
 def key_of(tool: Tool) -> str:

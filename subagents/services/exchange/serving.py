@@ -1,4 +1,5 @@
-"""What a file means for what is offered: which tools ``runmcp --config`` offers, and which a watched file takes away."""
+"""What a file means for what is offered: which tools ``runmcp --config`` offers, and which a
+watched file takes away."""
 
 from __future__ import annotations
 
@@ -37,9 +38,13 @@ def switch(labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
     Returns what has changed, in words.
     """
     told = {}
-    for expert in ExpertTool.objects.filter(name__in=_named(labels), enabled=not on).select_related("agent"):
+    for expert in ExpertTool.objects.filter(name__in=_named(labels), enabled=not on).select_related(
+        "agent"
+    ):
         expert.change(enabled=on)
-        targets = [target.model for target in expert.ordered_targets.select_related("model__provider")]
+        targets = [
+            target.model for target in expert.ordered_targets.select_related("model__provider")
+        ]
         experts.save_expert(expert=expert, targets=targets, actor=actor)
         words = "is in the file again: enabled" if on else "is no longer in the file: disabled"
         told[f"{_KIND}{expert.name}"] = f"{expert.name} {words}."
@@ -50,8 +55,9 @@ def switch(labels: frozenset[str], *, on: bool, actor: str) -> dict[str, str]:
 def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
     """Offer the tools of ``names`` to the agent on the endpoint, and no others there.
 
-    Whoever names a file vouches for its whitelists, so the calls that they name run without being asked about, unless
-    a rule that people wrote says otherwise. Returns what stands in the way of running them, a sentence with its remedy.
+    Whoever names a file vouches for its whitelists, so the calls that they name run without being
+    asked about, unless a rule that people wrote says otherwise. Returns what stands in the way of
+    running them, a sentence with its remedy.
     """
     wanted = _named(names)
     with audit.together():
@@ -61,7 +67,10 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
             experts.offer(expert=expert, agents=expert.users.all(), endpoints=rest, actor=actor)
         found = ExpertTool.objects.filter(name__in=wanted).select_related("agent")
         problems = _serve_each(
-            list(found.prefetch_related("ordered_targets", "users", "endpoints")), agent, endpoint, actor
+            list(found.prefetch_related("ordered_targets", "users", "endpoints")),
+            agent,
+            endpoint,
+            actor,
         )
     transaction.set_rollback(bool(problems))  # what cannot run is not offered
     return problems
@@ -70,8 +79,9 @@ def serve(names: frozenset[str], *, agent: Agent, endpoint: Endpoint, actor: str
 def _serve_each(found: list[ExpertTool], agent: Agent, endpoint: Endpoint, actor: str) -> list[str]:
     problems = [
         f'The expert tool "{expert.name}" is disabled. Enable it, or remove it from the file.'
-        for expert in found if not expert.enabled
-    ]  # fmt: skip
+        for expert in found
+        if not expert.enabled
+    ]
     found = [expert for expert in found if expert.enabled]
     problems += _approve(found, actor)
     for expert in found:
@@ -87,12 +97,17 @@ def _confirm_providers(names: frozenset[str], actor: str) -> None:
     slugs = [name.removeprefix("provider/") for name in names if name.startswith("provider/")]
     for provider in Provider.objects.filter(slug__in=slugs):
         if provider.draft_problem():
-            providers.confirm_destination(provider=provider, actor=actor, shown=provider.destination_hash())
-            grant_variables([provider.key, *provider.headers.values()], f"provider:{provider.slug}", actor)
+            providers.confirm_destination(
+                provider=provider, actor=actor, shown=provider.destination_hash()
+            )
+            grant_variables(
+                [provider.key, *provider.headers.values()], f"provider:{provider.slug}", actor
+            )
 
 
 def take_back(labels: frozenset[str], *, actor: str) -> None:
-    """Delete the expert tools, models and providers that a file has just made. One that is used meanwhile stays."""
+    """Delete the expert tools, models and providers that a file has just made. One that is used
+    meanwhile stays."""
     for expert in ExpertTool.objects.filter(name__in=_named(labels)):
         with suppress(Conflict):
             experts.delete_expert(expert=expert, actor=actor, rights=all_rights)
@@ -114,30 +129,44 @@ def references(names: frozenset[str]) -> list[str]:
 
 
 def _approve(found: list[ExpertTool], actor: str) -> list[str]:
-    """Approve what the whitelists name and nobody has decided on, unless the scanner raises an alarm."""
-    granted = Tool.objects.waiting().filter(grants__agent__in=[expert.agent_id for expert in found], pinned=None)
-    waiting = [(tool, tool.latest) for tool in granted.select_related("latest", "server").distinct() if tool.latest]
+    """Approve what the whitelists name and nobody has decided on, unless the scanner raises an
+    alarm."""
+    granted = Tool.objects.waiting().filter(
+        grants__agent__in=[expert.agent_id for expert in found], pinned=None
+    )
+    waiting = [
+        (tool, tool.latest)
+        for tool in granted.select_related("latest", "server").distinct()
+        if tool.latest
+    ]
     clean = [definition for _, definition in waiting if definition.severity < Severity.ALARM]
     decisions.approve_all(definitions=clean, actor=actor)
     return [
         f"The definition of {tool} is suspicious. Read it under Approvals, Definitions, then approve or reject it."
-        for tool, definition in waiting if definition.severity >= Severity.ALARM
-    ]  # fmt: skip
+        for tool, definition in waiting
+        if definition.severity >= Severity.ALARM
+    ]
 
 
 def _awaited(expert: ExpertTool) -> list[str]:
     """The servers have told what they offer by now."""
     parts = [key.partition("::") for key in expert.awaited_tools]
-    servers = {server.slug: server for server in Server.objects.filter(slug__in=[slug for slug, _, _ in parts])}
+    servers = {
+        server.slug: server
+        for server in Server.objects.filter(slug__in=[slug for slug, _, _ in parts])
+    }
     return [
         f"/tools/{expert.name}/internal_tools: {' '.join(missing_tool(servers[slug], name))}"
-        for slug, _, name in parts if slug in servers
-    ]  # fmt: skip
+        for slug, _, name in parts
+        if slug in servers
+    ]
 
 
 def missing_tool(server: Server, name: str) -> tuple[str, str]:
     """Sentence and remedy for a whitelist that names what its server does not offer."""
-    offered = sorted(Tool.objects.filter(server=server, present=True).values_list("name", flat=True))
+    offered = sorted(
+        Tool.objects.filter(server=server, present=True).values_list("name", flat=True)
+    )
     known = ", ".join(offered[:20]) or "nothing"
     return (
         f'The server "{server.slug}" offers no tool named "{name}".',
@@ -146,7 +175,8 @@ def missing_tool(server: Server, name: str) -> tuple[str, str]:
 
 
 def _offer(expert: ExpertTool, agent: Agent, endpoint: Endpoint, actor: str) -> None:
-    agents, endpoints = list(expert.users.all()), list(expert.endpoints.all())
+    agents = list(expert.users.all())
+    endpoints = list(expert.endpoints.all())
     if agent not in agents or endpoint not in endpoints:
         agents = list(dict.fromkeys([*agents, agent]))
         endpoints = list(dict.fromkeys([*endpoints, endpoint]))
@@ -156,14 +186,18 @@ def _offer(expert: ExpertTool, agent: Agent, endpoint: Endpoint, actor: str) -> 
 def _let_run(found: list[ExpertTool], actor: str) -> None:
     """One rule each, exactly as wide as the whitelist, behind all that people write themselves."""
     whitelists = experts.whitelists(found)
-    named = PolicyRule.objects.filter(name__startswith=_RULE, agent__in=[expert.agent_id for expert in found])
+    named = PolicyRule.objects.filter(
+        name__startswith=_RULE, agent__in=[expert.agent_id for expert in found]
+    )
     rules_now = {(rule.name, rule.agent_id): rule for rule in named}
     for expert in found:
         rule = rules_now.get((f"{_RULE}{expert.name}", expert.agent_id))
         _let_one_run(expert, whitelists[expert.pk], rule, actor)
 
 
-def _let_one_run(expert: ExpertTool, whitelist: list[Tool], rule: PolicyRule | None, actor: str) -> None:
+def _let_one_run(
+    expert: ExpertTool, whitelist: list[Tool], rule: PolicyRule | None, actor: str
+) -> None:
     pairs: dict[str, list[str]] = {}
     for key in sorted(map(key_of, whitelist)):
         server, _, tool = key.partition("::")
@@ -177,9 +211,14 @@ def _let_one_run(expert: ExpertTool, whitelist: list[Tool], rule: PolicyRule | N
     if not condition or (rule is not None and rule.condition == condition):
         return
     rule = rule or PolicyRule(
-        name=f"{_RULE}{expert.name}", agent=expert.agent, outcome=Outcome.ALLOW, priority=rules.AUTO,
+        name=f"{_RULE}{expert.name}",
+        agent=expert.agent,
+        outcome=Outcome.ALLOW,
+        priority=rules.AUTO,
         note="Added by runmcp --config for the whitelist in the file.",
-    )  # fmt: skip
+    )
     rule.condition = condition
     rules.save_rule(rule=rule, actor=actor)
-    audit.record(kind="expert.vouched", actor=actor, subject=f"expert:{expert.name}", whitelist=pairs)
+    audit.record(
+        kind="expert.vouched", actor=actor, subject=f"expert:{expert.name}", whitelist=pairs
+    )

@@ -22,7 +22,8 @@ _OF_THE_SITE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HeadendSpec:
-    """One enabled headend. ``path`` has no leading or trailing slash, ``endpoint`` is a slug, ``patience`` is in seconds."""
+    """One enabled headend. ``path`` has no leading or trailing slash, ``endpoint`` is a slug,
+    ``patience`` is in seconds."""
 
     id: int
     slug: str
@@ -45,21 +46,31 @@ def load_headends() -> tuple[HeadendSpec, ...]:
 def build_spec(row: Headend) -> HeadendSpec:
     """Build the immutable form of a row."""
     return HeadendSpec(
-        id=row.pk, slug=row.slug, kind=row.kind, path=row.path, endpoint=row.endpoint.slug, concurrency=row.concurrency,
-        longest_queue=row.longest_queue, patience=float(row.patience_seconds), aliases=dict(row.aliases),
+        id=row.pk,
+        slug=row.slug,
+        kind=row.kind,
+        path=row.path,
+        endpoint=row.endpoint.slug,
+        concurrency=row.concurrency,
+        longest_queue=row.longest_queue,
+        patience=float(row.patience_seconds),
+        aliases=dict(row.aliases),
         background_prompts=row.background_prompts,
-    )  # fmt: skip
+    )
 
 
 def find_mcp_headend(snapshot: Snapshot, endpoint: str) -> HeadendSpec | None:
     """Return the MCP headend of this endpoint, or None."""
     known = snapshot.sections.get(SECTION, ())
-    return next((each for each in known if each.kind == HeadendKind.MCP and each.endpoint == endpoint), None)
+    return next(
+        (each for each in known if each.kind == HeadendKind.MCP and each.endpoint == endpoint), None
+    )
 
 
 @transaction.atomic
 def save_headend(*, row: Headend, actor: str) -> Headend:
-    """Create or change a headend. Raises ConfigInvalid, also if the path belongs to a page of the site."""
+    """Create or change a headend. Raises ConfigInvalid, also if the path belongs to a page of the
+    site."""
     kind = "headend.created" if row._state.adding else "headend.changed"
     take_current(row)
     row.clean()
@@ -67,9 +78,14 @@ def save_headend(*, row: Headend, actor: str) -> Headend:
         _check_path(row.path)
     save_checked(row)
     audit.record(
-        kind=kind, actor=actor, subject=f"headend:{row.slug}", interface=row.kind, path=row.path,
-        endpoint=row.endpoint.slug, enabled=row.enabled,
-    )  # fmt: skip
+        kind=kind,
+        actor=actor,
+        subject=f"headend:{row.slug}",
+        interface=row.kind,
+        path=row.path,
+        endpoint=row.endpoint.slug,
+        enabled=row.enabled,
+    )
     return row
 
 

@@ -1,12 +1,14 @@
 """Places in the queue of a headend. They are rows, so the limit applies to all processes together.
 
-Places are ordered by round, then by number. A request may run while fewer than ``concurrency`` active places come before its own, which
-needs no further write. A place is active until it is released, or until its process stops renewing its lease.
+Places are ordered by round, then by number. A request may run while fewer than ``concurrency``
+active places come before its own, which needs no further write. A place is active until it is
+released, or until its process stops renewing its lease.
 
-Agents take turns: each request of an agent is one round after the agent's request before it. The first one is in the round that runs now,
-so it waits for at most one request of each other agent (start-time fair queueing). Requests of one agent keep the order of arrival. A new
-place never comes before one that may run already. The headend's row is locked while a place is assigned, because otherwise that would not
-hold on PostgreSQL.
+Agents take turns: each request of an agent is one round after the agent's request before it. The
+first one is in the round that runs now, so it waits for at most one request of each other agent
+(start-time fair queueing). Requests of one agent keep the order of arrival. A new place never comes
+before one that may run already. The headend's row is locked while a place is assigned, because
+otherwise that would not hold on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from subagents.models import Headend, HeadendRequest, Run
 LEASE = timedelta(seconds=30)  # length of a lease
 LOST = timedelta(seconds=60)  # after the end of the lease, the client counts as disconnected
 KEPT = timedelta(hours=24)  # how long a repeated request gets the answer of the first run
-# How long after a failed run the same question gets its error. Clients such as Claude Code repeat a request after any error.
+# How long after a failed run the same question gets its error. Clients such as Claude Code repeat a
+# request after any error.
 REPEATED = timedelta(seconds=10)
 _BATCH = 200
 
@@ -47,7 +50,8 @@ class PlaceTaken(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place. ``call`` is the id of the request's call; ``joins``: an earlier request has started that call."""
+    """A place. ``call`` is the id of the request's call; ``joins``: an earlier request has started
+    that call."""
 
     id: int
     call: str
@@ -56,19 +60,30 @@ class Place:
 
 def active_places(headend: int) -> QuerySet[HeadendRequest]:
     """Return the active places, in their order."""
-    active = HeadendRequest.objects.filter(headend=headend, released_at=None, lease_until__gt=database_now())
+    active = HeadendRequest.objects.filter(
+        headend=headend, released_at=None, lease_until__gt=database_now()
+    )
     return active.order_by("queue_round", "id")
 
 
 @transaction.atomic
 def join_queue(
-    *, headend: int, agent: str, fingerprint: str, process: str, concurrency: int, longest_queue: int, key: str = "",
+    *,
+    headend: int,
+    agent: str,
+    fingerprint: str,
+    process: str,
+    concurrency: int,
+    longest_queue: int,
+    key: str = "",
     is_retry: bool = False,
-) -> Place:  # fmt: skip
+) -> Place:
     """Add a request to the queue.
 
-    ``is_retry``: the client got no answer to an earlier attempt, so a request that seems to be in progress has lost its client.
-    If the queue is full, an agent without a request in it still gets a place. Raises QueueFull, and Conflict if the first request with this key is in progress or was a different one.
+    ``is_retry``: the client got no answer to an earlier attempt, so a request that seems to be in
+    progress has lost its client. If the queue is full, an agent without a request in it still gets
+    a place. Raises QueueFull, and Conflict if the first request with this key is in progress or was
+    a different one.
     """
     Headend.objects.select_for_update().filter(pk=headend).first()
     now = database_now()
@@ -80,44 +95,64 @@ def join_queue(
     joins = earlier is not None and not was_lost(earlier.call_id)
     call = earlier.call_id if earlier and joins else ordered_id()
     made = HeadendRequest.objects.create(
-        headend_id=headend, agent_slug=agent, fingerprint=fingerprint, idempotency_key=key, call_id=call, process=process,
-        queue_round=_next_round([number for _, number in active], own, concurrency), lease_until=now + LEASE, created_at=now,
-    )  # fmt: skip
+        headend_id=headend,
+        agent_slug=agent,
+        fingerprint=fingerprint,
+        idempotency_key=key,
+        call_id=call,
+        process=process,
+        queue_round=_next_round([number for _, number in active], own, concurrency),
+        lease_until=now + LEASE,
+        created_at=now,
+    )
     if earlier:
         HeadendRequest.objects.filter(pk=earlier.pk).delete()  # the new row replaces it
     return Place(made.pk, call, joins=joins)
 
 
 def was_lost(call: str) -> bool:
-    """Whether a call ended before its run was started, which can no longer start: its process died, or it was not sent.
+    """Whether a call ended before its run was started, which can no longer start: its process died,
+    or it was not sent.
 
     The run is started only while the call is open, so the order of the two queries matters.
     """
     given_up = Q(state=State.UNKNOWN, error_code=SUPPOSED) | Q(state=State.NOT_SENT)
-    return Invocation.objects.filter(given_up, pk=call).exists() and not Run.objects.filter(call_id=call).exists()
+    return (
+        Invocation.objects.filter(given_up, pk=call).exists()
+        and not Run.objects.filter(call_id=call).exists()
+    )
 
 
 def _next_round(active: list[int], own: list[int], concurrency: int) -> int:
-    """Return the round of a new place. ``active`` and ``own``: rounds of all active places and of the agent's, in order."""
+    """Return the round of a new place. ``active`` and ``own``: rounds of all active places and of
+    the agent's, in order."""
     running = active[:concurrency]
     return max([*running[-1:], *(number + 1 for number in own[-1:])], default=0)
 
 
-def _earlier(headend: int, agent: str, fingerprint: str, key: str, *, is_retry: bool) -> HeadendRequest | None:
+def _earlier(
+    headend: int, agent: str, fingerprint: str, key: str, *, is_retry: bool
+) -> HeadendRequest | None:
     """Return the earlier request that this one repeats, or None."""
     mine = HeadendRequest.objects.filter(headend=headend, agent_slug=agent)
     if key and (first := mine.filter(idempotency_key=key).order_by("-id").first()):
         if first.fingerprint != fingerprint:
             raise KeyReused(
-                "This Idempotency-Key was used for a different request.", remedy="Use a new key for each request."
+                "This Idempotency-Key was used for a different request.",
+                remedy="Use a new key for each request.",
             )
         if first.released_at is None and first.lease_until > database_now() and not is_retry:
             raise Conflict(
-                "The first request with this Idempotency-Key is in progress.", remedy="Try again in a moment."
+                "The first request with this Idempotency-Key is in progress.",
+                remedy="Try again in a moment.",
             )
         return first
     same = mine.filter(fingerprint=fingerprint, idempotency_key="")
-    lost = same.filter(released_at=None) if is_retry else same.filter(released_at=None, lease_until__lte=database_now())
+    lost = (
+        same.filter(released_at=None)
+        if is_retry
+        else same.filter(released_at=None, lease_until__lte=database_now())
+    )
     return (same.filter(joinable=True) | lost).order_by("-id").first() or _just_failed(same)
 
 
@@ -126,7 +161,9 @@ def _just_failed(same: QuerySet[HeadendRequest]) -> HeadendRequest | None:
     last = same.exclude(released_at=None).order_by("-id").first()
     if last is None:
         return None
-    failed = Run.objects.filter(call_id=last.call_id, state=RunState.FAILED, finished_at__gt=database_now() - REPEATED)
+    failed = Run.objects.filter(
+        call_id=last.call_id, state=RunState.FAILED, finished_at__gt=database_now() - REPEATED
+    )
     return last if failed.exists() else None
 
 
@@ -136,7 +173,8 @@ def read_queues(headends: Collection[str]) -> dict[str, tuple[int, ...]]:
 
 
 def check_place(place: int) -> None:
-    """Raise PlaceTaken if the place no longer exists. A place with an expired lease exists until the sweep releases it."""
+    """Raise PlaceTaken if the place no longer exists. A place with an expired lease exists until
+    the sweep releases it."""
     if not HeadendRequest.objects.filter(pk=place, released_at=None).exists():
         raise PlaceTaken(
             "A later attempt of the same request has taken its place in the queue.",
@@ -153,11 +191,14 @@ def renew(requests: Collection[str]) -> None:
 
 def release(place: int, *, joinable: bool = False) -> None:
     """Release a place. ``joinable``: the same question gets the answer of its run later."""
-    HeadendRequest.objects.filter(pk=place, released_at=None).update(released_at=database_now(), joinable=joinable)
+    HeadendRequest.objects.filter(pk=place, released_at=None).update(
+        released_at=database_now(), joinable=joinable
+    )
 
 
 def sweep() -> dict[str, int]:
-    """Cancel the runs of lost clients, and delete rows that are no longer needed. Returns counts."""
+    """Cancel the runs of lost clients, and delete rows that are no longer needed. Returns
+    counts."""
     now = database_now()
     lost = HeadendRequest.objects.filter(released_at=None, lease_until__lt=now - LOST)
     ended = 0
@@ -172,13 +213,15 @@ def sweep() -> dict[str, int]:
 
 
 def release_process(process: str) -> int:
-    """Release the places of a dead process. The next sweep cancels its runs. Returns the number of places."""
+    """Release the places of a dead process. The next sweep cancels its runs. Returns the number of
+    places."""
     mine = HeadendRequest.objects.filter(process=process, released_at=None)
     return mine.update(lease_until=database_now() - LOST - LEASE)
 
 
 def _give_up(request: HeadendRequest) -> int:
-    """Cancel the run of a lost client, unless the request has a key: then the client can still get the answer."""
+    """Cancel the run of a lost client, unless the request has a key: then the client can still get
+    the answer."""
     if not request.idempotency_key:
         cancel_run(request.call_id)
     release(request.pk)
@@ -201,4 +244,7 @@ def cancel_run(call: str) -> None:
 def count_requests(headend: Headend) -> dict[str, Any]:
     """Count the running and the waiting requests of a headend."""
     count = active_places(headend.pk).count()
-    return {"running": min(count, headend.concurrency), "waiting": max(0, count - headend.concurrency)}
+    return {
+        "running": min(count, headend.concurrency),
+        "waiting": max(0, count - headend.concurrency),
+    }

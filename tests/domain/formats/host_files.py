@@ -143,57 +143,220 @@ VSCODE_SETTINGS = """{"editor.fontSize": 14, "mcp": {
 
 DEV_CONTAINER = """{"image": "x", "customizations": {"vscode": {"mcp": {"servers": {"local": {"command": "uvx", "args": ["local-mcp"]}}}}}}"""
 
-CODE_WORKSPACE = (
-    """{"folders": [], "settings": {"mcp": {"servers": {"local": {"command": "uvx", "args": ["local-mcp"]}}}}}"""
-)
+CODE_WORKSPACE = """{"folders": [], "settings": {"mcp": {"servers": {"local": {"command": "uvx", "args": ["local-mcp"]}}}}}"""
 
 # name of the file, its text, the host, and by server what is not empty in it
 HOST_FILES: list[tuple[str, str, str, dict[str, dict[str, Any]]]] = [
-    ("config.toml", CODEX, "codex", {
-        "docs": {"command": ("npx", "-y", "docs-mcp"), "env": {"DOCS_KEY": "${DOCS_KEY}", "HOME_URL": "${HOME_URL}", "MODE": "fast"},
-                 "cwd": "/srv/docs", "connect_timeout_ms": 20000, "request_timeout_ms": 1500, "tools_allowed": ("search",)},
-        "web.site": {"transport": "http", "url": "https://site.example/mcp", "enabled": False,
-                     "headers": {"X-Key": "${SITE_KEY}", "X-Team": "blue", "Authorization": "Bearer ${SITE_TOKEN}"}}}),
-    ("config.yaml", HERMES, "hermes", {
-        "docs": {"command": ("npx", "-y", "docs-mcp"), "env": {"KEY": "${DOCS_KEY}"}, "connect_timeout_ms": 5000,
-                 "request_timeout_ms": 120000, "tools_allowed": ("search",)}}),
-    ("settings.json", ZED, "zed", {
-        "old": {"command": ("uvx", "old-mcp"), "env": {"A": "1"}}, "new": {"command": ("uvx", "new-mcp"), "enabled": False},
-        "far": {"transport": "http", "url": "https://far.example/mcp", "headers": {"X-Team": "blue"}}}),
-    ("settings.json", AMP, "amp", {
-        "web": {"transport": "http", "url": "https://web.example/mcp", "headers": {"Authorization": "Bearer ${WEB_TOKEN}"}},
-        "local": {"command": ("uvx", "local-mcp"), "tools_allowed": ("a", "b")}}),
-    ("config.yaml", GOOSE, "goose", {
-        "notes": {"command": ("uvx", "notes-mcp"), "env": {"MODE": "fast", "NOTES_KEY": "${cred:NOTES_KEY}"}, "request_timeout_ms": 300000},
-        "web": {"transport": "http", "url": "https://web.example/mcp", "enabled": False,
-                "headers": {"Authorization": "Bearer ${cred:WEB_TOKEN}", "X-Team": "blue", "X-Other": "${OTHER}"}}}),
-    ("config.yaml", CONTINUE, "continue", {
-        "Notes": {"command": ("uvx", "notes-mcp"), "env": {"KEY": "${cred:NOTES_KEY}"}, "connect_timeout_ms": 3000},
-        "web": {"transport": "http", "url": "https://web.example/mcp", "headers": {"X-Team": "blue"}}}),
+    (
+        "config.toml",
+        CODEX,
+        "codex",
+        {
+            "docs": {
+                "command": ("npx", "-y", "docs-mcp"),
+                "env": {"DOCS_KEY": "${DOCS_KEY}", "HOME_URL": "${HOME_URL}", "MODE": "fast"},
+                "cwd": "/srv/docs",
+                "connect_timeout_ms": 20000,
+                "request_timeout_ms": 1500,
+                "tools_allowed": ("search",),
+            },
+            "web.site": {
+                "transport": "http",
+                "url": "https://site.example/mcp",
+                "enabled": False,
+                "headers": {
+                    "X-Key": "${SITE_KEY}",
+                    "X-Team": "blue",
+                    "Authorization": "Bearer ${SITE_TOKEN}",
+                },
+            },
+        },
+    ),
+    (
+        "config.yaml",
+        HERMES,
+        "hermes",
+        {
+            "docs": {
+                "command": ("npx", "-y", "docs-mcp"),
+                "env": {"KEY": "${DOCS_KEY}"},
+                "connect_timeout_ms": 5000,
+                "request_timeout_ms": 120000,
+                "tools_allowed": ("search",),
+            }
+        },
+    ),
+    (
+        "settings.json",
+        ZED,
+        "zed",
+        {
+            "old": {"command": ("uvx", "old-mcp"), "env": {"A": "1"}},
+            "new": {"command": ("uvx", "new-mcp"), "enabled": False},
+            "far": {
+                "transport": "http",
+                "url": "https://far.example/mcp",
+                "headers": {"X-Team": "blue"},
+            },
+        },
+    ),
+    (
+        "settings.json",
+        AMP,
+        "amp",
+        {
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "headers": {"Authorization": "Bearer ${WEB_TOKEN}"},
+            },
+            "local": {"command": ("uvx", "local-mcp"), "tools_allowed": ("a", "b")},
+        },
+    ),
+    (
+        "config.yaml",
+        GOOSE,
+        "goose",
+        {
+            "notes": {
+                "command": ("uvx", "notes-mcp"),
+                "env": {"MODE": "fast", "NOTES_KEY": "${cred:NOTES_KEY}"},
+                "request_timeout_ms": 300000,
+            },
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "enabled": False,
+                "headers": {
+                    "Authorization": "Bearer ${cred:WEB_TOKEN}",
+                    "X-Team": "blue",
+                    "X-Other": "${OTHER}",
+                },
+            },
+        },
+    ),
+    (
+        "config.yaml",
+        CONTINUE,
+        "continue",
+        {
+            "Notes": {
+                "command": ("uvx", "notes-mcp"),
+                "env": {"KEY": "${cred:NOTES_KEY}"},
+                "connect_timeout_ms": 3000,
+            },
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "headers": {"X-Team": "blue"},
+            },
+        },
+    ),
     ("config.json", CONTINUE_LIST, "continue", {"server-1": {"command": ("uvx", "notes-mcp")}}),
-    ("librechat.yaml", LIBRECHAT, "librechat", {
-        "web": {"transport": "http", "url": "https://web.example/mcp", "name": "The web", "connect_timeout_ms": 15000, "request_timeout_ms": 60000,
-                "headers": {"X-Token": "${cred:WEB_TOKEN}", "X-User": "{{LIBRECHAT_USER_ID}}", "X-Key": "${WEB_KEY}"}},
-        "notes": {"command": ("uvx", "notes-mcp")}}),
-    ("settings.json", GEMINI, "gemini", {
-        "web": {"transport": "http", "url": "https://web.example/mcp", "headers": {"Authorization": "Bearer ${WEB_TOKEN}"},
-                "request_timeout_ms": 30000, "tools_allowed": ("a",)},
-        "local": {"command": ("${HOME}/bin/x", "--key", "${KEY:-none}"), "env": {"A": "${A}", "B": "${USERNAME}"}, "auto_approve": True},
-        "old": {"transport": "sse", "url": "https://old.example/sse", "enabled": False}, "other": {"command": ("x",), "enabled": False}}),
-    ("mcp_config.json", WINDSURF, "windsurf", {
-        "web": {"transport": "http", "url": "https://web.example/mcp", "headers": {"X-Key": "${WEB_KEY}", "X-File": "${cred:web-key}"}},
-        "off": {"command": ("uvx", "off-mcp"), "enabled": False}}),
-    ("crush.json", CRUSH, "crush", {
-        "local": {"command": ("node", "a.js"), "request_timeout_ms": 120000},
-        "web": {"transport": "http", "url": "https://web.example/mcp", "headers": {"Authorization": "Bearer ${WEB_TOKEN}"}}}),
-    (".mcp.json", PLUGIN, "claude-plugin", {
-        "tools": {"command": ("${CLAUDE_PLUGIN_ROOT}/bin/tools", "--all")}, "web": {"transport": "http", "url": "https://web.example/mcp"}}),
-    (".claude.json", CLAUDE_USER, "claude-user", {
-        "top": {"command": ("npx", "top-mcp")}, "web": {"transport": "http", "url": "https://one.example/mcp"},
-        "top-two": {"command": ("two-mcp",), "cwd": "/home/me/two"},
-        "web-two": {"transport": "http", "url": "https://two.example/mcp", "enabled": False}}),
-    ("settings.json", VSCODE_SETTINGS, "vscode-settings", {"local": {"command": ("uvx", "local-mcp"), "env": {"TOKEN": "${cred:token}"}}}),
-    ("devcontainer.json", DEV_CONTAINER, "vscode-settings", {"local": {"command": ("uvx", "local-mcp")}}),
-    ("x.code-workspace", CODE_WORKSPACE, "vscode-settings", {"local": {"command": ("uvx", "local-mcp")}}),
-]  # fmt: skip
+    (
+        "librechat.yaml",
+        LIBRECHAT,
+        "librechat",
+        {
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "name": "The web",
+                "connect_timeout_ms": 15000,
+                "request_timeout_ms": 60000,
+                "headers": {
+                    "X-Token": "${cred:WEB_TOKEN}",
+                    "X-User": "{{LIBRECHAT_USER_ID}}",
+                    "X-Key": "${WEB_KEY}",
+                },
+            },
+            "notes": {"command": ("uvx", "notes-mcp")},
+        },
+    ),
+    (
+        "settings.json",
+        GEMINI,
+        "gemini",
+        {
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "headers": {"Authorization": "Bearer ${WEB_TOKEN}"},
+                "request_timeout_ms": 30000,
+                "tools_allowed": ("a",),
+            },
+            "local": {
+                "command": ("${HOME}/bin/x", "--key", "${KEY:-none}"),
+                "env": {"A": "${A}", "B": "${USERNAME}"},
+                "auto_approve": True,
+            },
+            "old": {"transport": "sse", "url": "https://old.example/sse", "enabled": False},
+            "other": {"command": ("x",), "enabled": False},
+        },
+    ),
+    (
+        "mcp_config.json",
+        WINDSURF,
+        "windsurf",
+        {
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "headers": {"X-Key": "${WEB_KEY}", "X-File": "${cred:web-key}"},
+            },
+            "off": {"command": ("uvx", "off-mcp"), "enabled": False},
+        },
+    ),
+    (
+        "crush.json",
+        CRUSH,
+        "crush",
+        {
+            "local": {"command": ("node", "a.js"), "request_timeout_ms": 120000},
+            "web": {
+                "transport": "http",
+                "url": "https://web.example/mcp",
+                "headers": {"Authorization": "Bearer ${WEB_TOKEN}"},
+            },
+        },
+    ),
+    (
+        ".mcp.json",
+        PLUGIN,
+        "claude-plugin",
+        {
+            "tools": {"command": ("${CLAUDE_PLUGIN_ROOT}/bin/tools", "--all")},
+            "web": {"transport": "http", "url": "https://web.example/mcp"},
+        },
+    ),
+    (
+        ".claude.json",
+        CLAUDE_USER,
+        "claude-user",
+        {
+            "top": {"command": ("npx", "top-mcp")},
+            "web": {"transport": "http", "url": "https://one.example/mcp"},
+            "top-two": {"command": ("two-mcp",), "cwd": "/home/me/two"},
+            "web-two": {"transport": "http", "url": "https://two.example/mcp", "enabled": False},
+        },
+    ),
+    (
+        "settings.json",
+        VSCODE_SETTINGS,
+        "vscode-settings",
+        {"local": {"command": ("uvx", "local-mcp"), "env": {"TOKEN": "${cred:token}"}}},
+    ),
+    (
+        "devcontainer.json",
+        DEV_CONTAINER,
+        "vscode-settings",
+        {"local": {"command": ("uvx", "local-mcp")}},
+    ),
+    (
+        "x.code-workspace",
+        CODE_WORKSPACE,
+        "vscode-settings",
+        {"local": {"command": ("uvx", "local-mcp")}},
+    ),
+]
 IDS = [f"{host}-{name}" for name, _, host, _ in HOST_FILES]

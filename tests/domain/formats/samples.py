@@ -54,12 +54,18 @@ _shared = {
 
 
 def local_servers(key: str) -> st.SearchStrategy[ServerEntry]:
-    argv = st.builds(lambda first, rest: (first, *rest), plain.filter(str.strip), st.lists(words, max_size=3))
-    return st.builds(ServerEntry, key=st.just(key), command=argv, env=pairs, cwd=words, env_file=words, **_shared)
+    argv = st.builds(
+        lambda first, rest: (first, *rest), plain.filter(str.strip), st.lists(words, max_size=3)
+    )
+    return st.builds(
+        ServerEntry, key=st.just(key), command=argv, env=pairs, cwd=words, env_file=words, **_shared
+    )
 
 
 def remote_servers(key: str) -> st.SearchStrategy[ServerEntry]:
-    urls = st.builds("https://h.example/{}{}".format, keys, st.sampled_from(["", "/sse", "?k=${K}"]))
+    urls = st.builds(
+        "https://h.example/{}{}".format, keys, st.sampled_from(["", "/sse", "?k=${K}"])
+    )
     sockets = st.builds("wss://h.example/{}".format, keys)
     return st.one_of(
         st.builds(
@@ -71,7 +77,14 @@ def remote_servers(key: str) -> st.SearchStrategy[ServerEntry]:
             oauth=oauths,
             **_shared,
         ),
-        st.builds(ServerEntry, key=st.just(key), transport=st.just("websocket"), url=sockets, headers=pairs, **_shared),
+        st.builds(
+            ServerEntry,
+            key=st.just(key),
+            transport=st.just("websocket"),
+            url=sockets,
+            headers=pairs,
+            **_shared,
+        ),
     )
 
 
@@ -90,12 +103,23 @@ odd_values = st.one_of(
     st.integers(-5, 100_000),
     words,
     st.sampled_from(
-        ["stdio", "http", "sse", "remote", "https://h.example/sse", "a b", "${env:X}", "{env:Y}", "${input:z}"]
+        [
+            "stdio",
+            "http",
+            "sse",
+            "remote",
+            "https://h.example/sse",
+            "a b",
+            "${env:X}",
+            "{env:Y}",
+            "${input:z}",
+        ]
     ),
     st.lists(words, max_size=3),
     pairs,
     st.dictionaries(
-        st.sampled_from(["startup", "request", "clientId", "client_id", "scopes", "scope", "x"]), words | milliseconds
+        st.sampled_from(["startup", "request", "clientId", "client_id", "scopes", "scope", "x"]),
+        words | milliseconds,
     ),
 )
 _times = st.integers(1, 90_000)
@@ -112,12 +136,15 @@ _usual = {
     "alwaysAllow": st.lists(words, max_size=2),
     "tools": st.just(["*"]) | st.lists(words, max_size=2),
     "timeout": _times | st.dictionaries(st.sampled_from(["startup", "request", "x"]), _times),
-    "oauth": st.just(False) | st.dictionaries(st.sampled_from(["clientId", "client_id", "x"]), words),
+    "oauth": st.just(False)
+    | st.dictionaries(st.sampled_from(["clientId", "client_id", "x"]), words),
     "auth": st.dictionaries(st.sampled_from(["CLIENT_ID", "CLIENT_SECRET", "scopes"]), words),
     "sandbox": odd_values,
     "apiKey": words,
 }
-_starts = st.fixed_dictionaries({"command": st.just("x") | st.lists(words.filter(str.strip), min_size=1, max_size=2)})
+_starts = st.fixed_dictionaries(
+    {"command": st.just("x") | st.lists(words.filter(str.strip), min_size=1, max_size=2)}
+)
 _reaches = st.fixed_dictionaries(
     {"url": st.sampled_from(["https://h.example/mcp", "https://h.example/sse", "${B}/mcp"])},
     optional={"type": st.sampled_from(["http", "sse", "remote", "streamable-http"])},
@@ -128,14 +155,22 @@ _extras = st.lists(st.sampled_from(list(_usual)), max_size=3, unique=True).flatm
 )
 odd_entries = st.one_of(
     st.builds(lambda base, more: {**base, **more}, st.one_of(_starts, _reaches), _extras),
-    st.builds(lambda base, more: {**base, **more}, _starts, st.dictionaries(_odd_keys, odd_values, max_size=1)),
+    st.builds(
+        lambda base, more: {**base, **more},
+        _starts,
+        st.dictionaries(_odd_keys, odd_values, max_size=1),
+    ),
     odd_values,
 )
 
 
 def _with_required(entry: object) -> object:
     """What every server of ``mcp-servers.json`` must have."""
-    return {"name": "n", "args": [], "command": "x", "enabled": True, **entry} if isinstance(entry, dict) else entry
+    return (
+        {"name": "n", "args": [], "command": "x", "enabled": True, **entry}
+        if isinstance(entry, dict)
+        else entry
+    )
 
 
 _maps = st.dictionaries(st.one_of(keys, keys, keys, plain), odd_entries, max_size=3)
@@ -143,21 +178,28 @@ _ROOTS = {
     "slipsnisse": st.fixed_dictionaries({"mcps": _maps, "tools": st.just([])}),
     "mcp-servers": st.builds(
         lambda entries: {
-            "servers": [{"id": key, **entry} for key, entry in entries.items() if isinstance(entry, dict)]
+            "servers": [
+                {"id": key, **entry} for key, entry in entries.items() if isinstance(entry, dict)
+            ]
         },
         st.dictionaries(keys, odd_entries.map(_with_required), max_size=3),
     ),
     "ai-agent": st.fixed_dictionaries({}, optional={"mcpServers": _maps}),
     "mcpservers": st.fixed_dictionaries({"mcpServers": _maps}),
     "opencode": st.fixed_dictionaries({"mcp": _maps}),
-    "opencode2": st.fixed_dictionaries({"mcp": st.fixed_dictionaries({"servers": _maps}, optional={"x": words})}),
+    "opencode2": st.fixed_dictionaries(
+        {"mcp": st.fixed_dictionaries({"servers": _maps}, optional={"x": words})}
+    ),
     "vscode": st.fixed_dictionaries({"servers": _maps, "inputs": st.just([{"id": "z"}])}),
     "dispatch": st.fixed_dictionaries({"servers": _maps}),
 }
 _besides = st.fixed_dictionaries(
     {},
     optional={
-        "inputs": st.lists(st.fixed_dictionaries({"id": keys}, optional={"type": words}), max_size=2) | odd_values,
+        "inputs": st.lists(
+            st.fixed_dictionaries({"id": keys}, optional={"type": words}), max_size=2
+        )
+        | odd_values,
         "providers": odd_values,
         "defaults": odd_values,
         "subAgentEnabled": odd_values,

@@ -1,4 +1,5 @@
-"""Files of hosts that are only read: recognised by their shape, read in their own spelling, one entry at a time."""
+"""Files of hosts that are only read: recognised by their shape, read in their own spelling, one
+entry at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from tests.domain.formats.samples import keys, odd_entries
 def plain(server: ServerEntry) -> dict[str, Any]:
     """The columns that differ from those of an empty entry."""
     empty = ServerEntry("")
-    columns = {name: value for name, value in server.columns().items() if value != getattr(empty, name)}
+    columns = {
+        name: value for name, value in server.columns().items() if value != getattr(empty, name)
+    }
     return {name: value for name, value in columns.items() if name != "key"}
 
 
@@ -30,7 +33,9 @@ def read_text(content: str, path: str) -> Document:
 
 
 @pytest.mark.parametrize(("path", "content", "host", "expected"), HOST_FILES, ids=IDS)
-def test_file_of_a_host_is_recognised_and_read(path: str, content: str, host: str, expected: dict[str, Any]) -> None:
+def test_file_of_a_host_is_recognised_and_read(
+    path: str, content: str, host: str, expected: dict[str, Any]
+) -> None:
     found, document = read(content.encode(), path)
     assert found.name == host
     assert document.refused == ()
@@ -38,7 +43,9 @@ def test_file_of_a_host_is_recognised_and_read(path: str, content: str, host: st
 
 
 @pytest.mark.parametrize(("path", "content", "host", "expected"), HOST_FILES, ids=IDS)
-def test_servers_of_a_host_survive_an_export(path: str, content: str, host: str, expected: dict[str, Any]) -> None:
+def test_servers_of_a_host_survive_an_export(
+    path: str, content: str, host: str, expected: dict[str, Any]
+) -> None:
     document = read_text(content, path)
     for target in ("slipsnisse-extended", "mcpservers"):
         written = FORMATS[target].write(document)
@@ -47,33 +54,85 @@ def test_servers_of_a_host_survive_an_export(path: str, content: str, host: str,
         lost = {note.column for note in written.notes}
         for before, after in zip(document.servers, back.servers, strict=True):
             kept = {name: value for name, value in before.columns().items() if name not in lost}
-            assert kept == {name: value for name, value in after.columns().items() if name not in lost}
+            assert kept == {
+                name: value for name, value in after.columns().items() if name not in lost
+            }
 
 
 @pytest.mark.parametrize(
     ("content", "path", "place", "names"),
     [
-        ('[mcp_servers.git]\ncommand = 5\n[mcp_servers.ok]\ncommand = "x"\n', "config.toml", "[mcp_servers.git] command", ["ok"]),
-        ('[mcp_servers.git]\ncommand = "x"\nstartup_timeout_sec = "a"\n[mcp_servers.ok]\ncommand = "x"\n', "config.toml",
-         "[mcp_servers.git] startup_timeout_sec", ["ok"]),
-        ('{"context_servers": {"git": 5, "ok": {"command": "x"}}}', "x.json", "/context_servers/git", ["ok"]),
-        ('{"context_servers": {"git": {"command": {"path": "x", "args": 5}}, "ok": {"command": "x"}}}', "x.json",
-         "/context_servers/git/command/args", ["ok"]),
-        ('{"mcpServers": {"git": {"httpUrl": "ftp://x"}, "ok": {"command": "x"}}}', "x.json", "/mcpServers/git/httpUrl", ["ok"]),
-        ('{"mcpServers": {"git": {"serverUrl": "ftp://x"}, "ok": {"command": "x"}}}', "x.json", "/mcpServers/git/serverUrl", ["ok"]),
-        ("extensions: {git: {type: stdio, cmd: 5}, ok: {type: stdio, cmd: x}}", "x.yaml", "/extensions/git/cmd", ["ok"]),
-        ("mcpServers: [{name: git, command: 5}, {name: ok, command: x}]", "x.yaml", "/mcpServers/0/command", ["ok"]),
-        ('{"git": {"command": 5}, "ok": {"command": "x"}, "more": {"command": "x"}}', "x.json", "/git/command", ["ok", "more"]),
-        ('{"mcp": {"git": {"type": "http"}, "ok": {"type": "stdio", "command": "x"}}}', "x.json", "/mcp/git", ["ok"]),
+        (
+            '[mcp_servers.git]\ncommand = 5\n[mcp_servers.ok]\ncommand = "x"\n',
+            "config.toml",
+            "[mcp_servers.git] command",
+            ["ok"],
+        ),
+        (
+            '[mcp_servers.git]\ncommand = "x"\nstartup_timeout_sec = "a"\n[mcp_servers.ok]\ncommand = "x"\n',
+            "config.toml",
+            "[mcp_servers.git] startup_timeout_sec",
+            ["ok"],
+        ),
+        (
+            '{"context_servers": {"git": 5, "ok": {"command": "x"}}}',
+            "x.json",
+            "/context_servers/git",
+            ["ok"],
+        ),
+        (
+            '{"context_servers": {"git": {"command": {"path": "x", "args": 5}}, "ok": {"command": "x"}}}',
+            "x.json",
+            "/context_servers/git/command/args",
+            ["ok"],
+        ),
+        (
+            '{"mcpServers": {"git": {"httpUrl": "ftp://x"}, "ok": {"command": "x"}}}',
+            "x.json",
+            "/mcpServers/git/httpUrl",
+            ["ok"],
+        ),
+        (
+            '{"mcpServers": {"git": {"serverUrl": "ftp://x"}, "ok": {"command": "x"}}}',
+            "x.json",
+            "/mcpServers/git/serverUrl",
+            ["ok"],
+        ),
+        (
+            "extensions: {git: {type: stdio, cmd: 5}, ok: {type: stdio, cmd: x}}",
+            "x.yaml",
+            "/extensions/git/cmd",
+            ["ok"],
+        ),
+        (
+            "mcpServers: [{name: git, command: 5}, {name: ok, command: x}]",
+            "x.yaml",
+            "/mcpServers/0/command",
+            ["ok"],
+        ),
+        (
+            '{"git": {"command": 5}, "ok": {"command": "x"}, "more": {"command": "x"}}',
+            "x.json",
+            "/git/command",
+            ["ok", "more"],
+        ),
+        (
+            '{"mcp": {"git": {"type": "http"}, "ok": {"type": "stdio", "command": "x"}}}',
+            "x.json",
+            "/mcp/git",
+            ["ok"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_entry_costs_only_itself_and_is_named_as_in_the_file(
     content: str, path: str, place: str, names: list[str]
 ) -> None:
     found, document = read(content.encode(), path)
     left = document.leaving_out()
     assert [server.key for server in left.servers] == names
-    assert [note.pointer for note in found.in_its_words(left.notes) if note.action == "left out"] == [place]
+    assert [
+        note.pointer for note in found.in_its_words(left.notes) if note.action == "left out"
+    ] == [place]
 
 
 def test_file_in_which_every_entry_is_bad_is_refused() -> None:
@@ -91,7 +150,9 @@ def test_file_in_which_every_entry_is_bad_is_refused() -> None:
         ('{"mcpServers": "./.mcp.json"}', "plugin.json", "mcpServers (text)"),
     ],
 )
-def test_unknown_format_says_what_was_seen_and_what_is_accepted(content: str, path: str, says: str) -> None:
+def test_unknown_format_says_what_was_seen_and_what_is_accepted(
+    content: str, path: str, says: str
+) -> None:
     with pytest.raises(FileInvalid) as refused:
         read_text(content, path)
     assert says in refused.value.note.sentence
@@ -105,15 +166,27 @@ def test_broken_toml_without_a_name_is_told_as_toml() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["HTTP", "Http", "streamableHttp", "streamable-http", "streamable_http", "StreamableHTTP", "streamable"]
+    "word",
+    [
+        "HTTP",
+        "Http",
+        "streamableHttp",
+        "streamable-http",
+        "streamable_http",
+        "StreamableHTTP",
+        "streamable",
+    ],
 )
 def test_every_spelling_of_http_is_read(word: str) -> None:
-    (server,) = read_text(json.dumps({"mcpServers": {"a": {"type": word, "url": "https://a.example/x"}}}), "x").servers
+    (server,) = read_text(
+        json.dumps({"mcpServers": {"a": {"type": word, "url": "https://a.example/x"}}}), "x"
+    ).servers
     assert server.transport == "http"
 
 
 @pytest.mark.parametrize(
-    ("word", "kind"), [("SSE", "sse"), ("STDIO", "stdio"), ("Stdio", "stdio"), ("WebSocket", "websocket")]
+    ("word", "kind"),
+    [("SSE", "sse"), ("STDIO", "stdio"), ("Stdio", "stdio"), ("WebSocket", "websocket")],
 )
 def test_every_spelling_of_the_other_transports_is_read(word: str, kind: str) -> None:
     if kind == "stdio":
@@ -171,10 +244,13 @@ def test_vscode_file_with_both_roots_is_read_whole_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["Bearer $PAT", "%API_KEY%", "{{TOKEN}}", "$(pass show x)", "{env:X}", "{file:x}", "${file:x}"]
+    "value",
+    ["Bearer $PAT", "%API_KEY%", "{{TOKEN}}", "$(pass show x)", "{env:X}", "{file:x}", "${file:x}"],
 )
 def test_placeholder_of_another_host_stays_text_with_a_warning(value: str) -> None:
-    document = read_text(json.dumps({"mcpServers": {"a": {"command": "x", "env": {"K": value}}}}), "x.json")
+    document = read_text(
+        json.dumps({"mcpServers": {"a": {"command": "x", "env": {"K": value}}}}), "x.json"
+    )
     assert document.servers[0].env == {"K": value}
     (note,) = (note for note in document.notes if note.pointer == "/mcpServers/a/env/K")
     assert "will not be replaced" in note.sentence
@@ -182,7 +258,9 @@ def test_placeholder_of_another_host_stays_text_with_a_warning(value: str) -> No
 
 def test_each_project_of_claude_code_is_offered_as_a_workspace() -> None:
     document = read_text(host_files.CLAUDE_USER, ".claude.json")
-    offers = {note.pointer: note.sentence for note in document.notes if "workspace" in note.sentence}
+    offers = {
+        note.pointer: note.sentence for note in document.notes if "workspace" in note.sentence
+    }
     assert list(offers) == ["/projects/~1home~1me~1one", "/projects/~1home~1me~1two"]
     assert "top-two, web-two" in offers["/projects/~1home~1me~1two"]
     one, two = document.projects
@@ -194,12 +272,17 @@ def test_project_leaves_out_the_shared_servers_that_it_disables() -> None:
     project = {"mcpServers": {"own": {"command": "x"}}, "disabledMcpServers": ["top", 5, {}]}
     file = {
         "mcpServers": {"top": {"command": "x"}, "other": {"command": "x"}},
-        "projects": {"/home/me/one/": project, "C:\\one": project, "/odd": {**project, "disabledMcpServers": 5}},
+        "projects": {
+            "/home/me/one/": project,
+            "C:\\one": project,
+            "/odd": {**project, "disabledMcpServers": 5},
+        },
     }
     document = read_text(json.dumps(file), ".claude.json")
     assert [(each.directory, each.shared) for each in document.projects] == [
-        ("/home/me/one", ("other",)), ("/odd", ("top", "other")),
-    ]  # fmt: skip
+        ("/home/me/one", ("other",)),
+        ("/odd", ("top", "other")),
+    ]
 
 
 def test_nothing_but_servers_of_a_hosts_settings_is_kept() -> None:
@@ -209,9 +292,17 @@ def test_nothing_but_servers_of_a_hosts_settings_is_kept() -> None:
 
 
 _ROOTS = {
-    "codex": "mcp_servers", "hermes": "mcp_servers", "zed": "context_servers", "amp": "amp.mcpServers", "goose": "extensions",
-    "gemini": "mcpServers", "librechat": "mcpServers", "windsurf": "mcpServers", "crush": "mcp", "claude-user": "mcpServers",
-}  # fmt: skip
+    "codex": "mcp_servers",
+    "hermes": "mcp_servers",
+    "zed": "context_servers",
+    "amp": "amp.mcpServers",
+    "goose": "extensions",
+    "gemini": "mcpServers",
+    "librechat": "mcpServers",
+    "windsurf": "mcpServers",
+    "crush": "mcp",
+    "claude-user": "mcpServers",
+}
 _own_values = st.one_of(
     st.none(),
     st.booleans(),
@@ -221,10 +312,36 @@ _own_values = st.one_of(
     st.dictionaries(st.sampled_from("ab"), st.text("a$", max_size=3), max_size=2),
 )
 _own_keys = st.sampled_from(
-    ["httpUrl", "serverUrl", "cmd", "uri", "envs", "env_keys", "env_vars", "http_headers", "env_http_headers", "bearer_token_env_var",
-     "bearer_token", "startup_timeout_sec", "tool_timeout_sec", "enabled_tools", "timeout", "connect_timeout", "tools", "customUserVars",
-     "includeTools", "trust", "requestOptions", "transport", "apiKey", "display_name", "title", "available_tools", "initTimeout"]
-)  # fmt: skip
+    [
+        "httpUrl",
+        "serverUrl",
+        "cmd",
+        "uri",
+        "envs",
+        "env_keys",
+        "env_vars",
+        "http_headers",
+        "env_http_headers",
+        "bearer_token_env_var",
+        "bearer_token",
+        "startup_timeout_sec",
+        "tool_timeout_sec",
+        "enabled_tools",
+        "timeout",
+        "connect_timeout",
+        "tools",
+        "customUserVars",
+        "includeTools",
+        "trust",
+        "requestOptions",
+        "transport",
+        "apiKey",
+        "display_name",
+        "title",
+        "available_tools",
+        "initTimeout",
+    ]
+)
 _entries = st.one_of(
     odd_entries,
     st.builds(
@@ -240,10 +357,16 @@ _entries = st.one_of(
 @settings(max_examples=25)
 @given(entries=st.dictionaries(keys, _entries, max_size=3))
 def test_any_entry_beside_a_good_one_costs_only_itself(name: str, entries: dict[str, Any]) -> None:
-    data = {_ROOTS[name]: {**entries, "the-good-one": {"command": "x", "type": "stdio", "cmd": "x"}}}
+    data = {
+        _ROOTS[name]: {**entries, "the-good-one": {"command": "x", "type": "stdio", "cmd": "x"}}
+    }
     document = READABLE[name].read(data, "x").leaving_out()
     assert "the-good-one" in {server.key for server in document.servers}
-    assert all(note.pointer.startswith("/" + _ROOTS[name]) for note in document.notes if note.action == "left out")
+    assert all(
+        note.pointer.startswith("/" + _ROOTS[name])
+        for note in document.notes
+        if note.action == "left out"
+    )
     written = FORMATS["slipsnisse-extended"].write(document)
     again = FORMATS["slipsnisse-extended"].read(written.data, "x")
     assert not again.refused

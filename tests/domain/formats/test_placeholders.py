@@ -6,7 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.formats.placeholders import OURS, Dialect, Reading, expand, is_reference, read, write
+from mcpregistry.domain.formats.placeholders import (
+    OURS,
+    Dialect,
+    Reading,
+    expand,
+    is_reference,
+    read,
+    write,
+)
 
 CURSOR = Dialect("env", defaults=False, folders=True)
 VSCODE = Dialect("env", defaults=False, inputs=True, folders=True)
@@ -16,9 +24,29 @@ DESKTOP = Dialect(none=True)
 DIALECTS = [OURS, CURSOR, VSCODE, OPENCODE, CLAUDE, DESKTOP]
 
 pieces = st.sampled_from(
-    ["${A}", "${env:A}", "${input:a-b}", "${cred:a}", "{env:A}", "${A:-x y}", "${workspaceFolder}", "${workspace}",
-     "${userHome}", "${home}", "$", "{", "}", "$A", "Bearer ", "${command:x}", "${}", "${env:}", "{file:x}", "${A:-}"]
-)  # fmt: skip
+    [
+        "${A}",
+        "${env:A}",
+        "${input:a-b}",
+        "${cred:a}",
+        "{env:A}",
+        "${A:-x y}",
+        "${workspaceFolder}",
+        "${workspace}",
+        "${userHome}",
+        "${home}",
+        "$",
+        "{",
+        "}",
+        "$A",
+        "Bearer ",
+        "${command:x}",
+        "${}",
+        "${env:}",
+        "{file:x}",
+        "${A:-}",
+    ]
+)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
@@ -40,7 +68,9 @@ def test_every_spelling_comes_back(dialect: Dialect, text: str) -> None:
         ("${A:-b}", CLAUDE, "${A:-b}"),
     ],
 )
-def test_a_hosts_own_spelling_is_translated_both_ways_without_a_memory(host: str, dialect: Dialect, ours: str) -> None:
+def test_a_hosts_own_spelling_is_translated_both_ways_without_a_memory(
+    host: str, dialect: Dialect, ours: str
+) -> None:
     reading = read(host, dialect)
     assert (reading.text, reading.kinds) == (ours, ())
     assert write(ours, dialect).text == host
@@ -68,7 +98,8 @@ def test_a_placeholder_of_another_program_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Bearer $PAT", "%API_KEY%", "{{TOKEN}}", "$(cat key)", "{env:X}", "{file:x}", "${file:x}"]
+    "text",
+    ["Bearer $PAT", "%API_KEY%", "{{TOKEN}}", "$(cat key)", "{env:X}", "{file:x}", "${file:x}"],
 )
 def test_what_another_host_fills_in_is_noticed(text: str) -> None:
     assert read(text, CLAUDE) == Reading(text, changed=False, kinds=(), foreign=True)
@@ -85,7 +116,10 @@ def test_the_content_of_a_file_becomes_a_credential() -> None:
 
 
 def test_expansion_takes_values_then_defaults_and_names_what_is_missing() -> None:
-    assert expand("${A}/${B:-b}/${C:-c}/${D}/${cred:x}", {"A": "1", "C": "3"}) == ("1/b/3/${D}/${cred:x}", ("D",))
+    assert expand("${A}/${B:-b}/${C:-c}/${D}/${cred:x}", {"A": "1", "C": "3"}) == (
+        "1/b/3/${D}/${cred:x}",
+        ("D",),
+    )
 
 
 @pytest.mark.parametrize("text", ["", "${A}", "Bearer ${A}", "token ${cred:x}", "${A}${B}"])

@@ -28,7 +28,9 @@ def test_a_sample_comes_back_from_its_own_format_unchanged(name: str, path: Path
 
 
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
-def test_the_servers_of_a_sample_keep_their_order_and_that_of_their_keys(name: str, path: Path) -> None:
+def test_the_servers_of_a_sample_keep_their_order_and_that_of_their_keys(
+    name: str, path: Path
+) -> None:
     again = FORMATS[name].write(read_sample(name, path)).data
     twice = FORMATS[name].write(FORMATS[name].read(again, path.name)).data
     assert json.dumps(again) == json.dumps(twice)
@@ -36,7 +38,9 @@ def test_the_servers_of_a_sample_keep_their_order_and_that_of_their_keys(name: s
 
 @pytest.mark.parametrize("target", FORMATS)
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
-def test_a_sample_survives_every_other_format_but_for_what_was_reported(name: str, path: Path, target: str) -> None:
+def test_a_sample_survives_every_other_format_but_for_what_was_reported(
+    name: str, path: Path, target: str
+) -> None:
     assert_survives(read_sample(name, path), target)
 
 
@@ -44,7 +48,9 @@ def test_a_sample_survives_every_other_format_but_for_what_was_reported(name: st
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=20)
 @given(document=documents)
-def test_any_server_survives_every_format_but_for_what_was_reported(target: str, document: Document) -> None:
+def test_any_server_survives_every_format_but_for_what_was_reported(
+    target: str, document: Document
+) -> None:
     assert_survives(document, target)
 
 
@@ -67,21 +73,29 @@ def assert_survives(document: Document, target: str) -> None:
     back = form.read(plain, form.file)
     assert not back.refused, [str(note) for note in back.refused]
     found = {server.key: server for server in back.servers}
-    assert sorted(found) == sorted(server.key for server in document.servers if server.key not in refused)
+    assert sorted(found) == sorted(
+        server.key for server in document.servers if server.key not in refused
+    )
     for server in document.servers:
         if server.key in refused:
             continue
-        before, after = server.columns(), found[server.key].columns()
+        before = server.columns()
+        after = found[server.key].columns()
         before["name"] = before["name"] if before["name"] != server.key else ""
         lost = {column for column in before if before[column] != after[column]}
-        reported = {note.column for note in _notes(written.notes, server.key, list(document.servers).index(server))}
+        reported = {
+            note.column
+            for note in _notes(written.notes, server.key, list(document.servers).index(server))
+        }
         assert lost <= reported, (lost - reported, before, after)
 
 
 def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
     """The notes about one server, which a list names by its place and a map by its key."""
     return [
-        note for note in notes if {key, str(index)} & {part.replace("~1", "/") for part in note.pointer.split("/")[:4]}
+        note
+        for note in notes
+        if {key, str(index)} & {part.replace("~1", "/") for part in note.pointer.split("/")[:4]}
     ]
 
 
@@ -89,7 +103,9 @@ def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=25)
 @given(made=st.data())
-def test_any_file_is_refused_with_a_place_or_comes_back_unchanged(target: str, made: st.DataObject) -> None:
+def test_any_file_is_refused_with_a_place_or_comes_back_unchanged(
+    target: str, made: st.DataObject
+) -> None:
     form = FORMATS[target]
     data = made.draw(odd_files(form.family))
     document = form.read(data, form.file)

@@ -15,11 +15,18 @@ from mcpregistry.domain.formats.verdicts import schema, verdict
 from tests.domain.formats.samples import sample
 
 CORPUS = sorted((Path(__file__).parent / "verdicts").iterdir())
-STRICT, EXTENDED = FORMATS["slipsnisse"], FORMATS["slipsnisse-extended"]
+STRICT = FORMATS["slipsnisse"]
+EXTENDED = FORMATS["slipsnisse-extended"]
 
 
 def tool(**changes: object) -> dict[str, object]:
-    base = {"name": "t", "description": "d", "internal_tools": {"fs": ["read"]}, "provider": "google", "model": "m"}
+    base = {
+        "name": "t",
+        "description": "d",
+        "internal_tools": {"fs": ["read"]},
+        "provider": "google",
+        "model": "m",
+    }
     return base | changes
 
 
@@ -62,7 +69,9 @@ def test_an_empty_file_gets_two_messages() -> None:
 
 def test_a_verdict_never_quotes_a_value() -> None:
     broken = {
-        "mcps": {"fs": {"command": ["sk-secret"], "args": "sk-secret", "env": {"T": ["sk-secret"]}}},
+        "mcps": {
+            "fs": {"command": ["sk-secret"], "args": "sk-secret", "env": {"T": ["sk-secret"]}}
+        },
         "tools": "sk-secret",
     }
     assert "sk-secret" not in " ".join(map(str, verdict(broken, "x.yaml")))
@@ -84,7 +93,9 @@ def test_an_unknown_provider_passes_only_in_the_extended_format_and_the_refusal_
         ([tool(internal_tools={"nowhere": ["x"]})], "/tools/0/internal_tools/nowhere"),
     ],
 )
-def test_what_the_schema_cannot_say_is_checked_too(tools: list[dict[str, object]], pointer: str) -> None:
+def test_what_the_schema_cannot_say_is_checked_too(
+    tools: list[dict[str, object]], pointer: str
+) -> None:
     assert [note.pointer for note in STRICT.read(config(*tools), "x.yaml").refused] == [pointer]
 
 
@@ -99,19 +110,27 @@ def test_the_worked_example_means_the_same_in_yaml_and_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"query": {"type": "string"}}, {"properties": {"query": {"type": "string"}}, "required": ["query"]}),
+        (
+            {"query": {"type": "string"}},
+            {"properties": {"query": {"type": "string"}}, "required": ["query"]},
+        ),
         ({"query": "string"}, {"properties": {"query": {"type": "string"}}, "required": ["query"]}),
         (
             {"n": {"type": "integer", "default": 5}, "o": {"type": "string", "optional": True}},
             {"properties": {"n": {"type": "integer", "default": 5}, "o": {"type": "string"}}},
         ),
-        ({"type": {"type": "string"}}, {"properties": {"type": {"type": "string"}}, "required": ["type"]}),
+        (
+            {"type": {"type": "string"}},
+            {"properties": {"type": {"type": "string"}}, "required": ["type"]},
+        ),
         ({"type": "object", "properties": {"q": {}}}, {"properties": {"q": {}}}),
         ({}, {"properties": {}}),
         (None, {"properties": {}}),
     ],
 )
-def test_both_notations_of_arguments_give_an_input_schema(arguments: object, expected: dict[str, object]) -> None:
+def test_both_notations_of_arguments_give_an_input_schema(
+    arguments: object, expected: dict[str, object]
+) -> None:
     made = input_schema(arguments)
     jsonschema.Draft202012Validator.check_schema(made)
     assert made == {"type": "object", **expected}
@@ -120,11 +139,16 @@ def test_both_notations_of_arguments_give_an_input_schema(arguments: object, exp
 def test_strict_export_refuses_a_remote_server_and_extended_export_writes_it() -> None:
     document = Document((ServerEntry("far", transport="http", url="https://far.example/mcp"),))
     assert [note.pointer for note in STRICT.write(document).refused] == ["/mcps/far"]
-    assert EXTENDED.write(document).data["mcps"]["far"] == {"transport": "http", "url": "https://far.example/mcp"}
+    assert EXTENDED.write(document).data["mcps"]["far"] == {
+        "transport": "http",
+        "url": "https://far.example/mcp",
+    }
 
 
 def test_strict_export_refuses_another_provider_by_name() -> None:
-    document = Document((ServerEntry("fs", command=("npx",)),), expert_tools=(tool(provider="cohere"),))
+    document = Document(
+        (ServerEntry("fs", command=("npx",)),), expert_tools=(tool(provider="cohere"),)
+    )
     assert [note.pointer for note in STRICT.write(document).refused] == ["/tools/0/provider"]
     assert not EXTENDED.write(document).refused
 
@@ -137,4 +161,6 @@ def test_a_tool_whose_server_is_gone_is_left_out_and_reported() -> None:
 
 def test_yaml_and_json_of_one_document_load_alike() -> None:
     data = STRICT.write(Document((ServerEntry("fs", command=("npx", "on", "12:30")),))).data
-    assert text.load(text.dump(data, as_yaml=True).encode(), "x.yaml") == json.loads(text.dump(data))
+    assert text.load(text.dump(data, as_yaml=True).encode(), "x.yaml") == json.loads(
+        text.dump(data)
+    )

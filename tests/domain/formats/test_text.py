@@ -1,4 +1,5 @@
-"""Hand-written JSON and YAML are read kindly; hostile ones are refused quickly and in plain words."""
+"""Hand-written JSON and YAML are read kindly; hostile ones are refused quickly and in plain
+words."""
 
 from __future__ import annotations
 
@@ -47,24 +48,37 @@ def test_json_may_hold_comments_and_trailing_commas() -> None:
 def test_yaml_is_read_by_the_core_rules_of_version_1_2() -> None:
     raw = b"a: on\nb: 12:30\nc: 2020-01-01\nd: no\ne: 0x1f\nf: ~\ng: 1.5\nh: true\n"
     assert text.load(raw, "x.yaml") == {
-        "a": "on", "b": "12:30", "c": "2020-01-01", "d": "no", "e": 31, "f": None, "g": 1.5, "h": True,
-    }  # fmt: skip
+        "a": "on",
+        "b": "12:30",
+        "c": "2020-01-01",
+        "d": "no",
+        "e": 31,
+        "f": None,
+        "g": 1.5,
+        "h": True,
+    }
 
 
 def test_yaml_anchors_and_merge_keys_work() -> None:
     raw = b"base: &b {x: 1, y: 2}\nuse: {<<: *b, y: 3}\nagain: *b\n"
-    assert text.load(raw, "x.yml") == {"base": {"x": 1, "y": 2}, "use": {"x": 1, "y": 3}, "again": {"x": 1, "y": 2}}
+    assert text.load(raw, "x.yml") == {
+        "base": {"x": 1, "y": 2},
+        "use": {"x": 1, "y": 3},
+        "again": {"x": 1, "y": 2},
+    }
 
 
 @pytest.mark.parametrize(
-    ("raw", "yaml"), [(b'{"a": 1}', False), (b"// c\n{}", False), (b"a: 1", True), (b"--- {a: 1}", True)]
+    ("raw", "yaml"),
+    [(b'{"a": 1}', False), (b"// c\n{}", False), (b"a: 1", True), (b"--- {a: 1}", True)],
 )
 def test_without_an_ending_the_first_character_decides(raw: bytes, yaml: bool) -> None:
     assert text.load(raw, "-") == ({} if raw.endswith(b"{}") else {"a": 1})
 
 
 @pytest.mark.parametrize(
-    ("raw", "file"), [(b'{"a/b": {"c": 1, "c": 2}}', "x.json"), (b"a/b:\n  c: 1\n  c: 2\n", "x.yaml")]
+    ("raw", "file"),
+    [(b'{"a/b": {"c": 1, "c": 2}}', "x.json"), (b"a/b:\n  c: 1\n  c: 2\n", "x.yaml")],
 )
 def test_a_repeated_key_is_refused_with_its_pointer(raw: bytes, file: str) -> None:
     assert refusal(raw, file).note.pointer == "/a~1b/c"
@@ -92,12 +106,18 @@ def test_a_repeated_key_is_refused_with_its_pointer(raw: bytes, file: str) -> No
         (b"a: \x01", "x.yaml", "YAML"),
     ],
 )
-def test_what_cannot_be_a_configuration_is_refused_in_plain_words(raw: bytes, file: str, word: str) -> None:
+def test_what_cannot_be_a_configuration_is_refused_in_plain_words(
+    raw: bytes, file: str, word: str
+) -> None:
     assert word in str(refusal(raw, file))
 
 
 def test_a_refusal_never_quotes_the_file() -> None:
-    for raw, file in [(b'{"a": sk-secret}', "x.json"), (b'a: "sk-secret\n', "x.yaml"), (b"a: *sk-secret", "x.yaml")]:
+    for raw, file in [
+        (b'{"a": sk-secret}', "x.json"),
+        (b'a: "sk-secret\n', "x.yaml"),
+        (b"a: *sk-secret", "x.yaml"),
+    ]:
         assert "sk-secret" not in str(refusal(raw, file))
 
 
@@ -136,5 +156,7 @@ def test_a_hostile_file_is_refused(raw: bytes, file: str) -> None:
     ],
     ids=["deep-json", "comments", "quotes", "comma", "deep-yaml", "long-yaml", "long-json"],
 )
-def test_a_long_hostile_file_is_refused_in_linear_time(times: int, raw: Callable[[int], bytes], file: str) -> None:
+def test_a_long_hostile_file_is_refused_in_linear_time(
+    times: int, raw: Callable[[int], bytes], file: str
+) -> None:
     assert grows_at_most(lambda n: refusal(raw(n), file), times // FACTOR)

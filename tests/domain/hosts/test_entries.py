@@ -1,4 +1,5 @@
-"""The entry of each host, word by word, and what leads a person there. ``golden`` holds what the real hosts were tried with."""
+"""The entry of each host, word by word, and what leads a person there. ``golden`` holds what the
+real hosts were tried with."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from mcpregistry.domain.hosts.table import HOSTS, host_named
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMAND = command_line("/opt/s/.venv/bin/python", "/opt/s/manage.py", "work", "ann")
-STDIO = Connection("slipsnisse-work", "work", "ann", command=COMMAND, env={"SLIPSNISSE_VAR": "/opt/s/var"})
+STDIO = Connection(
+    "slipsnisse-work", "work", "ann", command=COMMAND, env={"SLIPSNISSE_VAR": "/opt/s/var"}
+)
 HTTP = Connection("slipsnisse-work", "work", "ann", url="https://tools.example.org/mcp/work")
 SIGNED = replace(HTTP, token="slp_5ecret")
 WAYS = {"stdio": STDIO, "http": HTTP, "token": SIGNED}
@@ -39,7 +42,9 @@ def test_each_host_gets_its_own_spelling_of_the_same_thing(slug: str, way: str) 
 @pytest.mark.parametrize("slug", sorted(set(HOSTS) & set(FORMATS)))
 def test_what_is_written_is_what_an_import_of_that_host_reads(slug: str) -> None:
     host = HOSTS[slug]
-    (server,) = FORMATS[slug].read(json.loads(new_file(host, "s", host.entry(STDIO))), "x.json").servers
+    (server,) = (
+        FORMATS[slug].read(json.loads(new_file(host, "s", host.entry(STDIO))), "x.json").servers
+    )
     assert (server.command, dict(server.env)) == (COMMAND, dict(STDIO.env))
 
 
@@ -58,11 +63,21 @@ def test_the_default_endpoint_has_the_short_name() -> None:
 def test_entry_for_project_files_names_no_endpoint() -> None:
     assert key_for("") == "project-slipsnisse"
     assert command_line("p", "m", "", "") == ("p", "m", "runmcp", "--workspace")
-    assert command_line("p", "m", "", "ann") == ("p", "m", "runmcp", "--workspace", "--agent", "ann")
+    assert command_line("p", "m", "", "ann") == (
+        "p",
+        "m",
+        "runmcp",
+        "--workspace",
+        "--agent",
+        "ann",
+    )
 
 
 def test_the_endpoint_and_the_agent_of_a_command_line_are_found() -> None:
-    assert (said_in(COMMAND, "--endpoint", "default"), said_in(COMMAND, "--agent", "local")) == ("work", "ann")
+    assert (said_in(COMMAND, "--endpoint", "default"), said_in(COMMAND, "--agent", "local")) == (
+        "work",
+        "ann",
+    )
     assert said_in(["runmcp", "--agent=bob"], "--agent", "local") == "bob"
     assert said_in(["runmcp", "--agent"], "--agent", "local") == "local"
 
@@ -75,7 +90,9 @@ def test_a_panel_holds_the_file_of_each_system_and_the_whole_entry() -> None:
         "Windows": "%APPDATA%\\Code\\User\\mcp.json",
     }
     assert shown.project == ".vscode/mcp.json"
-    assert json.loads(shown.text)["servers"]["slipsnisse-work"]["command"] == "/opt/s/.venv/bin/python"
+    assert (
+        json.loads(shown.text)["servers"]["slipsnisse-work"]["command"] == "/opt/s/.venv/bin/python"
+    )
 
 
 def test_links_have_the_host_add_the_same_entry_and_hold_no_token() -> None:
@@ -91,7 +108,9 @@ def test_links_have_the_host_add_the_same_entry_and_hold_no_token() -> None:
 def test_a_token_stands_in_the_entry_alone(slug: str) -> None:
     shown = panel(slug, SIGNED)
     assert ("slp_5ecret" in shown.text) is not bool(shown.refused)
-    assert not any("slp_5ecret" in text for text in (shown.link, shown.command, shown.after, repr(shown)))
+    assert not any(
+        "slp_5ecret" in text for text in (shown.link, shown.command, shown.after, repr(shown))
+    )
 
 
 def test_what_a_host_cannot_do_is_said_with_the_way_out() -> None:
@@ -109,11 +128,18 @@ def test_what_a_host_cannot_do_is_said_with_the_way_out() -> None:
         ("codex", "linux", {"CODEX_HOME": "/srv/codex"}, "/srv/codex/config.toml"),
         ("claude-code", "macos", {"CLAUDE_CONFIG_DIR": "/x"}, "/x/.claude.json"),
         ("vscode", "macos", {}, "/home/ann/Library/Application Support/Code/User/mcp.json"),
-        ("opencode", "linux", {"XDG_CONFIG_HOME": "/home/ann/etc"}, "/home/ann/etc/opencode/opencode.json"),
+        (
+            "opencode",
+            "linux",
+            {"XDG_CONFIG_HOME": "/home/ann/etc"},
+            "/home/ann/etc/opencode/opencode.json",
+        ),
         ("cursor", "linux", {"XDG_CONFIG_HOME": "/home/ann/etc"}, "/home/ann/.cursor/mcp.json"),
     ],
 )
-def test_a_file_is_where_the_host_looks(slug: str, system: str, environ: dict[str, str], path: str) -> None:
+def test_a_file_is_where_the_host_looks(
+    slug: str, system: str, environ: dict[str, str], path: str
+) -> None:
     assert HOSTS[slug].places.path(system, "/home/ann", environ) == path
 
 

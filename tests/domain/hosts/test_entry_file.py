@@ -16,7 +16,9 @@ from mcpregistry.domain.hosts.entry_file import entries, with_entry, without_ent
 from mcpregistry.domain.hosts.jsonc import parse
 from mcpregistry.domain.hosts.table import HOSTS
 
-CLAUDE, CODEX, ZED = HOSTS["claude-code"], HOSTS["codex"], HOSTS["zed"]
+CLAUDE = HOSTS["claude-code"]
+CODEX = HOSTS["codex"]
+ZED = HOSTS["zed"]
 ENTRY = {"url": "http://x/mcp/default"}
 
 COMMENTED = """\
@@ -51,12 +53,21 @@ def test_an_entry_goes_into_a_commented_file_and_out_again() -> None:
         ("", '{\n  "mcpServers": {\n    "s": {\n      "url": "u"\n    }\n  }\n}\n'),
         ("{}", '{\n  "mcpServers": {\n    "s": {\n      "url": "u"\n    }\n  }\n}'),
         ('{"a": 1}', '{"a": 1,\n  "mcpServers": {\n    "s": {\n      "url": "u"\n    }\n  }\n}'),
-        ('{\n\t"a": 1 // one\n}\n', '{\n\t"a": 1, // one\n\t"mcpServers": {\n\t\t"s": {\n\t\t\t"url": "u"\n\t\t}\n\t}\n}\n'),
-        ('{\r\n  "mcpServers": {}\r\n}\r\n', '{\r\n  "mcpServers": {\r\n    "s": {\r\n      "url": "u"\r\n    }\r\n  }\r\n}\r\n'),
-        ('{"mcpServers": {"s": {"url": "old"}}, "b": "}"}', '{"mcpServers": {"s": {\n  "url": "u"\n}}, "b": "}"}'),
+        (
+            '{\n\t"a": 1 // one\n}\n',
+            '{\n\t"a": 1, // one\n\t"mcpServers": {\n\t\t"s": {\n\t\t\t"url": "u"\n\t\t}\n\t}\n}\n',
+        ),
+        (
+            '{\r\n  "mcpServers": {}\r\n}\r\n',
+            '{\r\n  "mcpServers": {\r\n    "s": {\r\n      "url": "u"\r\n    }\r\n  }\r\n}\r\n',
+        ),
+        (
+            '{"mcpServers": {"s": {"url": "old"}}, "b": "}"}',
+            '{"mcpServers": {"s": {\n  "url": "u"\n}}, "b": "}"}',
+        ),
         ('\ufeff{"mcpServers": {"s": {"url": "u"}}}', None),
     ],
-)  # fmt: skip
+)
 def test_it_is_written_as_the_file_is(before: str, after: str | None) -> None:
     text = with_entry(CLAUDE, before, "s", {"url": "u"}, "x.json")
     if after is None:
@@ -71,7 +82,10 @@ def test_it_is_written_as_the_file_is(before: str, after: str | None) -> None:
     [
         ('{"mcpServers": {"a": 1, "s": {}}}', '{"mcpServers": {"a": 1 }}'),
         ('{"mcpServers": {"s": {}, "a": 1}}', '{"mcpServers": { "a": 1}}'),
-        ('{"mcpServers": {\n  "a": 1, // one\n  "s": {}\n}}', '{"mcpServers": {\n  "a": 1 // one\n}}'),
+        (
+            '{"mcpServers": {\n  "a": 1, // one\n  "s": {}\n}}',
+            '{"mcpServers": {\n  "a": 1 // one\n}}',
+        ),
         ('{"mcpServers": {"s": {}}}', '{"mcpServers": {}}'),
         ('{"mcpServers": {"a": {}}}', '{"mcpServers": {"a": {}}}'),
         ("", ""),
@@ -83,9 +97,16 @@ def test_it_goes_with_its_comma(before: str, after: str) -> None:
 
 def test_what_somebody_added_to_the_entry_stays() -> None:
     before = '{"mcpServers": {"s": {"command": "old", "args": [1], "env": {"PROXY": "p", "V": "1"}, "timeout": 9}}}'
-    text = with_entry(CLAUDE, before, "s", {"type": "stdio", "command": "new", "env": {"V": "2"}}, "x.json")
+    text = with_entry(
+        CLAUDE, before, "s", {"type": "stdio", "command": "new", "env": {"V": "2"}}, "x.json"
+    )
     entry = json.loads(text)["mcpServers"]["s"]
-    assert entry == {"type": "stdio", "command": "new", "env": {"PROXY": "p", "V": "2"}, "timeout": 9}
+    assert entry == {
+        "type": "stdio",
+        "command": "new",
+        "env": {"PROXY": "p", "V": "2"},
+        "timeout": 9,
+    }
     remote = with_entry(CLAUDE, text, "s", {"type": "http", "url": "u"}, "x.json")
     assert json.loads(remote)["mcpServers"]["s"] == {"type": "http", "url": "u", "timeout": 9}
 
@@ -110,8 +131,12 @@ command = "notes"
 
 def test_a_table_goes_to_the_end_of_a_toml_file_and_out_again() -> None:
     text = with_entry(CODEX, TOML, "slipsnisse", ENTRY | {"required": True}, "config.toml")
-    assert text == TOML + '\n[mcp_servers.slipsnisse]\nurl = "http://x/mcp/default"\nrequired = true\n'
-    assert tomllib.loads(without_entry(CODEX, text, "slipsnisse", "config.toml")) == tomllib.loads(TOML)
+    assert (
+        text == TOML + '\n[mcp_servers.slipsnisse]\nurl = "http://x/mcp/default"\nrequired = true\n'
+    )
+    assert tomllib.loads(without_entry(CODEX, text, "slipsnisse", "config.toml")) == tomllib.loads(
+        TOML
+    )
     assert without_entry(CODEX, TOML, "notes", "config.toml").endswith("# why this one\n")
 
 
@@ -136,7 +161,9 @@ def test_a_table_with_tables_below_it_is_replaced_where_it_stands() -> None:
         ("cursor", "[]", "root"),
     ],
 )
-def test_a_file_that_cannot_be_changed_without_harm_is_refused_and_not_quoted(slug: str, text: str, says: str) -> None:
+def test_a_file_that_cannot_be_changed_without_harm_is_refused_and_not_quoted(
+    slug: str, text: str, says: str
+) -> None:
     with pytest.raises(FileInvalid) as refusal:
         with_entry(HOSTS[slug], text, "s", ENTRY, "the-file")
     assert says in str(refusal.value)
@@ -144,10 +171,19 @@ def test_a_file_that_cannot_be_changed_without_harm_is_refused_and_not_quoted(sl
 
 
 texts = st.text(string.printable + "ü€\\\"'/*{}[],:", max_size=12)
-values = st.recursive(st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8)  # fmt: skip
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
 
 
-@given(st.dictionaries(texts, values, max_size=4), st.dictionaries(texts, st.dictionaries(texts, values, max_size=3), max_size=3), texts, st.sampled_from([None, 1, 4, "\t"]))  # fmt: skip
+@given(
+    st.dictionaries(texts, values, max_size=4),
+    st.dictionaries(texts, st.dictionaries(texts, values, max_size=3), max_size=3),
+    texts,
+    st.sampled_from([None, 1, 4, "\t"]),
+)
 def test_whatever_else_a_file_says_it_says_afterwards(
     rest: dict[str, Any], servers: dict[str, Any], key: str, indent: Any
 ) -> None:

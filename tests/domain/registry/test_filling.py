@@ -1,4 +1,5 @@
-"""What people enter becomes arguments, environment, headers and address, and nothing else than that."""
+"""What people enter becomes arguments, environment, headers and address, and nothing else than
+that."""
 
 from __future__ import annotations
 
@@ -25,10 +26,17 @@ PACKAGE = package(
     ],
 )
 REMOTE = {
-    "type": "streamable-http", "url": "https://{tenant}.example.com/mcp/{space}?q={q}",
+    "type": "streamable-http",
+    "url": "https://{tenant}.example.com/mcp/{space}?q={q}",
     "variables": {"tenant": {"isRequired": True}, "q": {"default": "1"}},
-    "headers": [{"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isSecret": True}}}],
-}  # fmt: skip
+    "headers": [
+        {
+            "name": "Authorization",
+            "value": "Bearer {token}",
+            "variables": {"token": {"isSecret": True}},
+        }
+    ],
+}
 PARTS = {"address tenant": "eu", "address space": "s"}
 
 
@@ -39,8 +47,18 @@ def launch(way: dict[str, Any], **given: str) -> Launch:
 
 
 def test_a_package_gets_its_words_and_variables() -> None:
-    made = launch(PACKAGE, **{"argument dir": "/a b; rm", "environment DB: host": "h", "argument --verbose": "true"})
-    assert made.arguments == ["/a b; rm", "--zone", "UTC", "--fixed", "as it is; {not asked}", "--verbose"]
+    made = launch(
+        PACKAGE,
+        **{"argument dir": "/a b; rm", "environment DB: host": "h", "argument --verbose": "true"},
+    )
+    assert made.arguments == [
+        "/a b; rm",
+        "--zone",
+        "UTC",
+        "--fixed",
+        "as it is; {not asked}",
+        "--verbose",
+    ]
     assert made.env == {"DB": "pg://h/x", "MODE": "plain"}
 
 
@@ -65,17 +83,27 @@ def test_a_value_in_a_path_stays_one_part_of_it() -> None:
     with pytest.raises(ConfigInvalid, match="would change the path"):
         launch(REMOTE, **PARTS | {"address space": ".."})
     assert (
-        launch(REMOTE, **PARTS | {"address space": "../x?y#z"}).url == "https://eu.example.com/mcp/..%2Fx%3Fy%23z?q=1"
+        launch(REMOTE, **PARTS | {"address space": "../x?y#z"}).url
+        == "https://eu.example.com/mcp/..%2Fx%3Fy%23z?q=1"
     )
-    assert launch(REMOTE, **PARTS | {"address space": "${cred:x}"}).url == "https://eu.example.com/mcp/${cred:x}?q=1"
+    assert (
+        launch(REMOTE, **PARTS | {"address space": "${cred:x}"}).url
+        == "https://eu.example.com/mcp/${cred:x}?q=1"
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
         ({}, "settings are required: argument dir, environment DB: host"),
-        ({"argument dir": "d", "environment DB: host": "h", "environment X": "y"}, "no setting named environment X"),
-        ({"argument dir": "d", "environment DB: host": "h", "argument --zone": "PST"}, "not one of its choices"),
+        (
+            {"argument dir": "d", "environment DB: host": "h", "environment X": "y"},
+            "no setting named environment X",
+        ),
+        (
+            {"argument dir": "d", "environment DB: host": "h", "argument --zone": "PST"},
+            "not one of its choices",
+        ),
     ],
 )
 def test_what_is_missing_or_odd_is_named(given: dict[str, str], why: str) -> None:

@@ -39,7 +39,11 @@ def test_an_entry_is_read_as_those_of_others_and_asks_for_a_token() -> None:
     )
     assert len(made["server"]["description"]) <= 100
     [way] = ways(json.dumps(made["server"]))
-    assert (way.identifier, way.transport, way.problem) == ("https://tools.example.com/mcp/lab", "http", "")
+    assert (way.identifier, way.transport, way.problem) == (
+        "https://tools.example.com/mcp/lab",
+        "http",
+        "",
+    )
     assert [(each.key, each.secret, each.required) for each in way.inputs] == [
         ("header Authorization: token", True, True)
     ]

@@ -24,17 +24,31 @@ def package(**changed: Any) -> dict[str, Any]:
 
 
 def test_a_package_asks_for_its_arguments_and_variables() -> None:
-    [way] = of(packages=[package(
-        packageArguments=[
-            {"type": "positional", "valueHint": "dir", "isRequired": True},
-            {"type": "named", "name": "--zone", "default": "UTC", "choices": ["UTC", "CET"]},
-            {"type": "named", "name": "--fixed", "value": "no question"},
-        ],
-        environmentVariables=[
-            {"name": "API_KEY", "isRequired": True, "isSecret": True},
-            {"name": "DB", "value": "pg://{host}/x", "isSecret": True, "variables": {"host": {"isRequired": True}}},
-        ],
-    )])  # fmt: skip
+    [way] = of(
+        packages=[
+            package(
+                packageArguments=[
+                    {"type": "positional", "valueHint": "dir", "isRequired": True},
+                    {
+                        "type": "named",
+                        "name": "--zone",
+                        "default": "UTC",
+                        "choices": ["UTC", "CET"],
+                    },
+                    {"type": "named", "name": "--fixed", "value": "no question"},
+                ],
+                environmentVariables=[
+                    {"name": "API_KEY", "isRequired": True, "isSecret": True},
+                    {
+                        "name": "DB",
+                        "value": "pg://{host}/x",
+                        "isSecret": True,
+                        "variables": {"host": {"isRequired": True}},
+                    },
+                ],
+            )
+        ]
+    )
     assert (way.kind, way.transport, way.identifier, way.version, way.problem) == (
         "npm",
         "stdio",
@@ -42,7 +56,10 @@ def test_a_package_asks_for_its_arguments_and_variables() -> None:
         "1.2.3",
         "",
     )
-    told = [(each.place, each.name, each.required, each.secret, each.default, each.choices) for each in way.inputs]
+    told = [
+        (each.place, each.name, each.required, each.secret, each.default, each.choices)
+        for each in way.inputs
+    ]
     assert told == [
         ("argument", "dir", True, False, "", ()),
         ("argument", "--zone", False, False, "UTC", ("UTC", "CET")),
@@ -52,12 +69,21 @@ def test_a_package_asks_for_its_arguments_and_variables() -> None:
 
 
 def test_a_remote_asks_for_the_parts_of_its_address_and_its_headers() -> None:
-    [way] = of(remotes=[{
-        "type": "streamable-http", "url": "https://{tenant}.example.com/mcp",
-        "variables": {"tenant": {"isRequired": True, "choices": ["eu", "us"]}},
-        "headers": [{"name": "X-API-Key", "isRequired": True, "isSecret": True}],
-    }])  # fmt: skip
-    assert (way.kind, way.transport, way.identifier) == ("remote", "http", "https://{tenant}.example.com/mcp")
+    [way] = of(
+        remotes=[
+            {
+                "type": "streamable-http",
+                "url": "https://{tenant}.example.com/mcp",
+                "variables": {"tenant": {"isRequired": True, "choices": ["eu", "us"]}},
+                "headers": [{"name": "X-API-Key", "isRequired": True, "isSecret": True}],
+            }
+        ]
+    )
+    assert (way.kind, way.transport, way.identifier) == (
+        "remote",
+        "http",
+        "https://{tenant}.example.com/mcp",
+    )
     assert [(each.place, each.name, each.secret) for each in way.inputs] == [
         ("address", "tenant", False),
         ("header", "X-API-Key", True),
@@ -78,7 +104,10 @@ def test_a_remote_asks_for_the_parts_of_its_address_and_its_headers() -> None:
         ({"identifier": "../x"}, "package name"),
         ({"identifier": 3}, "does not follow the registry format"),
         ({"transport": "stdio"}, "does not follow the registry format"),
-        ({"environmentVariables": [{"name": "A", "choices": 3}]}, "does not follow the registry format"),
+        (
+            {"environmentVariables": [{"name": "A", "choices": 3}]},
+            "does not follow the registry format",
+        ),
         (
             {"environmentVariables": [{"name": "A", "default": "${cred:github}"}]},
             "refers to secrets or variables of this site",
@@ -88,7 +117,11 @@ def test_a_remote_asks_for_the_parts_of_its_address_and_its_headers() -> None:
             "refers to secrets or variables of this site",
         ),
         (
-            {"packageArguments": [{"type": "named", "name": "--key", "isSecret": True, "isRequired": True}]},
+            {
+                "packageArguments": [
+                    {"type": "named", "name": "--key", "isSecret": True, "isRequired": True}
+                ]
+            },
             "on its command line",
         ),
         ({"environmentVariables": [{"name": "A"}, {"name": "A"}]}, "have the same name"),
@@ -102,7 +135,15 @@ def test_what_cannot_be_added_says_why(changed: dict[str, Any], why: str) -> Non
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "javascript:alert(1)", "https://a:b@example.com/", "https:///x", "http://[", 7]
+    "url",
+    [
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "https://a:b@example.com/",
+        "https:///x",
+        "http://[",
+        7,
+    ],
 )
 def test_a_remote_at_no_plain_address_is_none(url: object) -> None:
     [way] = of(remotes=[{"type": "sse", "url": url}])

@@ -1,4 +1,5 @@
-"""Arguments made from schemas: they fit, they are small, and they point at nothing of value; else it says why there are none."""
+"""Arguments made from schemas: they fit, they are small, and they point at nothing of value; else
+it says why there are none."""
 
 from __future__ import annotations
 
@@ -45,9 +46,12 @@ def of(**properties: Any) -> dict[str, Any]:
         (of(a=of(b={"type": "string"})), {"a": {"b": "a"}}),
         (of(a={"anyOf": [{"type": "string", "pattern": "(?!)x"}, {"type": "integer"}]}), {"a": 0}),
         (of(a={"allOf": [{"type": "string"}, {"minLength": 2}]}), {"a": "aa"}),
-        ({"$defs": {"n": {"type": "integer", "minimum": 2}}, **of(a={"$ref": "#/$defs/n"})}, {"a": 2}),
+        (
+            {"$defs": {"n": {"type": "integer", "minimum": 2}}, **of(a={"$ref": "#/$defs/n"})},
+            {"a": 2},
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_smallest_arguments_that_fit(schema: dict[str, Any], expected: Any) -> None:
     assert arguments_for(schema) == expected
 
@@ -57,7 +61,10 @@ def test_the_smallest_arguments_that_fit(schema: dict[str, Any], expected: Any) 
     [
         (of(api_key={"type": "string"}), "'api_key' requires a secret"),
         (of(a=of(password={"type": "string"})), "secret"),
-        (of(a={"enum": ["/etc/passwd", "../x", "~/.ssh", "C:\\Windows", "file:///etc"]}), "outside the server's folder"),
+        (
+            of(a={"enum": ["/etc/passwd", "../x", "~/.ssh", "C:\\Windows", "file:///etc"]}),
+            "outside the server's folder",
+        ),
         (of(a={"type": "string", "pattern": "^[aeiou]{7}x{9}$"}), "no matching text"),
         (of(a={"type": "string", "minLength": 100_000}), "characters"),
         (of(a={"type": "array", "minItems": 100_000}), "items"),
@@ -66,10 +73,13 @@ def test_the_smallest_arguments_that_fit(schema: dict[str, Any], expected: Any) 
         (of(a={"$ref": "https://example.org/other.json"}), "another document"),
         ({"type": "array"}, "object"),
         ({"$defs": {"n": of(a={"$ref": "#/$defs/n"})}, **of(a={"$ref": "#/$defs/n"})}, "tangled"),
-        ({"$defs": {"n": {"allOf": [{"$ref": "#/$defs/n"}] * 4}}, **of(a={"$ref": "#/$defs/n"})}, "tangled"),
+        (
+            {"$defs": {"n": {"allOf": [{"$ref": "#/$defs/n"}] * 4}}, **of(a={"$ref": "#/$defs/n"})},
+            "tangled",
+        ),
         ({**of(a={"type": "string"}), "minProperties": 3}, "no matching arguments"),
     ],
-)  # fmt: skip
+)
 def test_where_there_are_none_it_says_why(schema: dict[str, Any], why: str) -> None:
     with pytest.raises(Impossible, match=why):
         arguments_for(schema)
@@ -77,15 +87,27 @@ def test_where_there_are_none_it_says_why(schema: dict[str, Any], why: str) -> N
 
 _LEAVES = st.sampled_from(
     [
-        {"type": "string", "maxLength": 5}, {"type": "integer", "minimum": -3, "maximum": 9}, {"type": "boolean"},
-        {"enum": [1, "x", None]}, {"type": "number", "exclusiveMinimum": 2}, {"type": "string", "format": "uuid"}, True, {},
+        {"type": "string", "maxLength": 5},
+        {"type": "integer", "minimum": -3, "maximum": 9},
+        {"type": "boolean"},
+        {"enum": [1, "x", None]},
+        {"type": "number", "exclusiveMinimum": 2},
+        {"type": "string", "format": "uuid"},
+        True,
+        {},
     ]
-)  # fmt: skip
+)
 _SCHEMAS = st.recursive(
     _LEAVES,
     lambda inner: st.one_of(
-        st.dictionaries(st.sampled_from(["a", "path", "uri", "n"]), inner, max_size=3).map(lambda parts: of(**parts)),
-        st.builds(lambda item, least: {"type": "array", "items": item, "minItems": least}, inner, st.integers(0, 3)),
+        st.dictionaries(st.sampled_from(["a", "path", "uri", "n"]), inner, max_size=3).map(
+            lambda parts: of(**parts)
+        ),
+        st.builds(
+            lambda item, least: {"type": "array", "items": item, "minItems": least},
+            inner,
+            st.integers(0, 3),
+        ),
         st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"anyOf": parts}),
     ),
     max_leaves=8,

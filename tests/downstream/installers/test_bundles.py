@@ -1,4 +1,5 @@
-"""Bundles that are broken in any way: refused in words, and nothing is written outside of their folder."""
+"""Bundles that are broken in any way: refused in words, and nothing is written outside of their
+folder."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def broken(content: bytes, count: int) -> Iterator[bytes]:
     for _ in range(count):
         raw = bytearray(content)
         for _ in range(chance.choice([1, 1, 2, 4, 12])):
-            at = chance.choice([chance.randrange(len(raw)), max(0, len(raw) - 1 - chance.randrange(400))])
+            at = chance.choice(
+                [chance.randrange(len(raw)), max(0, len(raw) - 1 - chance.randrange(400))]
+            )
             match chance.choice("cccdi"):
                 case "c":
                     raw[at] = chance.randrange(256)
@@ -35,7 +38,9 @@ def broken(content: bytes, count: int) -> Iterator[bytes]:
 
 @pytest.mark.attack
 def test_whatever_is_broken_of_a_bundle_is_refused_in_words(tmp_path: Path) -> None:
-    file, build, whole = tmp_path / "bundle.zip", str(tmp_path / "build"), 0
+    file = tmp_path / "bundle.zip"
+    build = str(tmp_path / "build")
+    whole = 0
     for content in broken(bundle(), 500):
         file.write_bytes(content)
         tree.remove(build)
@@ -51,7 +56,8 @@ def test_whatever_is_broken_of_a_bundle_is_refused_in_words(tmp_path: Path) -> N
 @pytest.mark.attack
 @pytest.mark.parametrize("command", ["{0}/../keys.json", "{0}/link", "{0}/folder/keys.json", "{1}"])
 def test_no_mode_is_changed_outside_of_the_folder(tmp_path: Path, command: str) -> None:
-    build, keys = tmp_path / "build", tmp_path / "keys.json"
+    build = tmp_path / "build"
+    keys = tmp_path / "keys.json"
     build.mkdir()
     keys.write_text("{}")
     keys.chmod(0o600)

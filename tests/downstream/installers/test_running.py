@@ -1,4 +1,5 @@
-"""An installer is confined, bounded, and never outlives who started it; what it leaves is looked through."""
+"""An installer is confined, bounded, and never outlives who started it; what it leaves is looked
+through."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def place(tmp_path: Path) -> Place:
 
 
 def shell(script: str, place: Place, **bounds: float) -> tuple[int, str]:
-    bounded = Place(place.home, place.build, place.beat, Bounds(**{"seconds": HANG_LIMIT, **bounds}))  # type: ignore[arg-type]
+    bounded = Place(
+        place.home, place.build, place.beat, Bounds(**{"seconds": HANG_LIMIT, **bounds})
+    )  # type: ignore[arg-type]
     return run(["sh", "-c", script], place=bounded, env={})
 
 
@@ -43,7 +46,10 @@ def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
     place: Place, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setenv("SLIPSNISSE_SECRET", "not for installers")
-    code, said = shell(f"env; echo x > {place.build}/kept; echo x > {tmp_path}/elsewhere; ls /root {tmp_path}", place)
+    code, said = shell(
+        f"env; echo x > {place.build}/kept; echo x > {tmp_path}/elsewhere; ls /root {tmp_path}",
+        place,
+    )
     assert (tmp_path / "build" / "kept").exists()
     assert not (tmp_path / "elsewhere").exists()
     assert "not for installers" not in said
@@ -55,11 +61,17 @@ def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
     ("script", "bounds", "reason"),
     [
         ("sleep 4711.{n}", {"seconds": 0.2}, "did not finish within 0 s"),
-        ("head -c 3000000 /dev/zero > big; sleep 4711.{n}", {"written": 1 << 20}, "more files than the 1 MB"),
+        (
+            "head -c 3000000 /dev/zero > big; sleep 4711.{n}",
+            {"written": 1 << 20},
+            "more files than the 1 MB",
+        ),
         ("sleep 4711.{n}", {"memory": 1 << 10}, "more memory than the 0 MB"),
     ],
-)  # fmt: skip
-def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(place: Place, script: str, bounds, reason: str) -> None:
+)
+def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(
+    place: Place, script: str, bounds, reason: str
+) -> None:
     mark = f"4711.{os.getpid()}"
     with pytest.raises(InstallFailed, match=reason):
         shell(script.replace("4711.{n}", f"{mark} & sleep {mark}"), place, **bounds)
@@ -87,7 +99,9 @@ def test_it_dies_with_the_process_that_started_it(place: Place) -> None:
     eventually(lambda: not started(f"sleep 4713.{os.getpid()}"))
 
 
-def test_a_program_that_is_not_there_is_told_plainly(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_there_is_told_plainly(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InstallFailed, match="was not found"):
         run(["no-such-program"], place=place, env={})
     monkeypatch.setenv("PATH", place.home)
@@ -104,14 +118,20 @@ def test_a_failure_is_logged_without_addresses(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.attack
 @pytest.mark.parametrize("kind", ["absolute", "out", "chain", "setuid", "fifo", "socket"])
-def test_what_leads_or_reaches_out_of_the_tree_is_refused(tmp_path: Path, kind: str, monkeypatch) -> None:
+def test_what_leads_or_reaches_out_of_the_tree_is_refused(
+    tmp_path: Path, kind: str, monkeypatch
+) -> None:
     root = tmp_path / "tree"
     (root / "sub").mkdir(parents=True)
     (root / "sub" / "file").write_text("x")
     tree.verify(str(root))
     odd = root / "sub" / "odd"
     if kind in ("absolute", "out", "chain"):
-        odd.symlink_to({"absolute": str(root / "sub" / "file"), "out": "../../x", "chain": "../odd/../.."}[kind])
+        odd.symlink_to(
+            {"absolute": str(root / "sub" / "file"), "out": "../../x", "chain": "../odd/../.."}[
+                kind
+            ]
+        )
     elif kind == "setuid":
         odd.write_text("x")
         odd.chmod(0o4755)
@@ -125,7 +145,9 @@ def test_what_leads_or_reaches_out_of_the_tree_is_refused(tmp_path: Path, kind: 
         tree.verify(str(root))
 
 
-def test_a_tree_is_counted_sealed_and_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_is_counted_sealed_and_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "tree"
     (root / "sub").mkdir(parents=True)
     (root / "sub" / "file").write_text("12345")
@@ -133,7 +155,9 @@ def test_a_tree_is_counted_sealed_and_taken_away(tmp_path: Path, monkeypatch: py
     (root / "python").symlink_to(programs.python())
     assert tree.verify(str(root), may_lead_to=frozenset({programs.python()}))[1] == 4
     tree.seal(str(root))
-    assert not any(path.lstat().st_mode & 0o222 for path in (root, root / "sub", root / "sub" / "file"))
+    assert not any(
+        path.lstat().st_mode & 0o222 for path in (root, root / "sub", root / "sub" / "file")
+    )
     monkeypatch.setattr(tree, "MOST_FILES", 2)
     with pytest.raises(InstallFailed, match="more files"):
         tree.verify(str(root), may_lead_to=frozenset({programs.python()}))
@@ -145,7 +169,8 @@ def test_a_tree_is_counted_sealed_and_taken_away(tmp_path: Path, monkeypatch: py
 @pytest.mark.attack
 def test_folders_in_folders_without_end_are_refused_and_removed(tmp_path: Path) -> None:
     """Paths that no system call takes any more, and a depth at which recursion ends."""
-    root, deepest = tmp_path / "tree", 3_000
+    root = tmp_path / "tree"
+    deepest = 3_000
     root.mkdir()
     at = os.open(root, os.O_RDONLY)
     for number in range(deepest):

@@ -35,7 +35,10 @@ from tests.origin import Origin
 from tests.processes import alive, command_line
 from tests.waiting import HANG_LIMIT, eventually, pauses
 
-PIPED, ASKED, NAMED = "slipsnisse", "slipsnisse-web", "slipsnisse-brief"  # what the entries are called in a host's file
+# what the entries are called in a host's file
+PIPED = "slipsnisse"
+ASKED = "slipsnisse-web"
+NAMED = "slipsnisse-brief"
 WAYS: dict[str, dict[str, Any]] = {
     PIPED: {},
     ASKED: {"endpoint": "web", "http": True},
@@ -64,7 +67,8 @@ def models() -> Iterator[Models]:
 
 @pytest.fixture(scope="module")
 def site(stage: Stage) -> Iterator[Web]:
-    """Three endpoints that list everything: hosts start one over stdio, and reach two over HTTP, of which one holds calls briefly."""
+    """Three endpoints that list everything: hosts start one over stdio, and reach two over HTTP, of
+    which one holds calls briefly."""
     for slug in ("default", "web"):
         stage.endpoint(slug)
     stage.endpoint("brief", hold_seconds=1)
@@ -74,7 +78,8 @@ def site(stage: Stage) -> Iterator[Web]:
 
 @contextmanager
 def _default_database() -> Iterator[None]:
-    """What a host starts knows of the site what stands in the host's file: its folder, where the database has its usual name."""
+    """What a host starts knows of the site what stands in the host's file: its folder, where the
+    database has its usual name."""
     usual = settings.VAR_DIR / "slipsnisse.sqlite3"
     usual.symlink_to(connections["default"].settings_dict["NAME"])
     try:
@@ -85,16 +90,31 @@ def _default_database() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def servers(stage: Stage, site: Web) -> list[Server]:
-    """An echo of which people are asked about some tools, about one at the host too, and a prompt and a resource."""
-    tools = [*listed("echo", annotations={"readOnlyHint": True}), *listed("guard", "confirm", "later", "never")]
+    """An echo of which people are asked about some tools, about one at the host too, and a prompt
+    and a resource."""
+    tools = [
+        *listed("echo", annotations={"readOnlyHint": True}),
+        *listed("guard", "confirm", "later", "never"),
+    ]
     echo = stage.fake("echo", tools)
     for tool in echo.tools.exclude(name="echo"):
-        mine, outcome = tool.name == "confirm", "deny" if tool.name == "never" else "ask"
-        PolicyRule.objects.create(name=tool.name, outcome=outcome, tool=tool, requester_may_confirm=mine)
+        mine = tool.name == "confirm"
+        outcome = "deny" if tool.name == "never" else "ask"
+        PolicyRule.objects.create(
+            name=tool.name, outcome=outcome, tool=tool, requester_may_confirm=mine
+        )
     python = [sys.executable, "-S"]
-    words = stage.real("words", "review", command=[*python, str(SERVERS / "prompts.py")], connect_timeout=HANG_LIMIT)
+    words = stage.real(
+        "words",
+        "review",
+        command=[*python, str(SERVERS / "prompts.py")],
+        connect_timeout=HANG_LIMIT,
+    )
     docs = stage.real(
-        "docs", "docs://guide", command=[*python, str(SERVERS / "resources.py")], connect_timeout=HANG_LIMIT
+        "docs",
+        "docs://guide",
+        command=[*python, str(SERVERS / "resources.py")],
+        connect_timeout=HANG_LIMIT,
     )
     return [echo, words, docs]
 
@@ -116,10 +136,13 @@ class Said:
 
 
 class Walk:
-    """One host with a home of its own, where `manage.py connect` has put three entries into its file."""
+    """One host with a home of its own, where `manage.py connect` has put three entries into its
+    file."""
 
     def __init__(self, program: Program, approver: User, token: str) -> None:
-        self.program, self.approver, self.token = program, approver, token
+        self.program = program
+        self.approver = approver
+        self.token = token
         self.home = folder()
         self.project = self.home / "project"
         for place in (self.project, self.home / "tmp"):
@@ -133,9 +156,14 @@ class Walk:
 
     def manage(self, site: Web, **options: Any) -> str:
         """What `manage.py connect` says to somebody who lives in this home."""
-        places = {name: value for name, value in os.environ.items() if name not in _PLACES} | {"HOME": str(self.home)}
+        places = {name: value for name, value in os.environ.items() if name not in _PLACES} | {
+            "HOME": str(self.home)
+        }
         said = StringIO()
-        with patch.dict(os.environ, places, clear=True), override_settings(SITE_URL=f"http://{site.address}"):
+        with (
+            patch.dict(os.environ, places, clear=True),
+            override_settings(SITE_URL=f"http://{site.address}"),
+        ):
             call_command("connect", self.program.slug, agent=self.agent, stdout=said, **options)
         return said.getvalue()
 
@@ -143,9 +171,14 @@ class Walk:
         """The program, until it ends; whatever it has held meanwhile is approved."""
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
-                self.program.command(words), cwd=self.project, env=self._environment(model),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                self.program.command(words),
+                cwd=self.project,
+                env=self._environment(model),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
             try:
                 code = self._watched(process)
                 left = self._left()
@@ -171,10 +204,17 @@ class Walk:
         raise AssertionError
 
     def _approve(self) -> None:
-        """What somebody waits for, or was told to ask for later. While the host's person is asked nobody waits, or with a question."""
-        waiting = ApprovalRequest.objects.filter(call__agent_slug=self.agent, call__state=State.PENDING)
+        """What somebody waits for, or was told to ask for later. While the host's person is asked
+        nobody waits, or with a question."""
+        waiting = ApprovalRequest.objects.filter(
+            call__agent_slug=self.agent, call__state=State.PENDING
+        )
         later = waiting.filter(call__tool_name="later", waiting_as="away")
-        now = waiting.exclude(call__tool_name="later").exclude(waiting_as="question").exclude(seats=None)
+        now = (
+            waiting.exclude(call__tool_name="later")
+            .exclude(waiting_as="question")
+            .exclude(seats=None)
+        )
         for request in (*later, *now):
             votes.vote(request_id=request.pk, user=self.approver, approve=True, via="web")
 
@@ -211,7 +251,11 @@ class Walked:
 
     def told(self, way: str, *, last: bool = False) -> str:
         """What the model read of that call; ``last``: of the second one, where it called twice."""
-        made = [at for at, (_, arguments) in enumerate(self.play.calls) if arguments.get("mark") == self.marks[way]]
+        made = [
+            at
+            for at, (_, arguments) in enumerate(self.play.calls)
+            if arguments.get("mark") == self.marks[way]
+        ]
         assert len(self.play.results) == len(self.play.calls), self.turn.text
         return self.play.results[made[-1 if last else 0]].text
 
@@ -223,8 +267,14 @@ class Walked:
 class Walks:
     """Each host walks once, whichever of its tests comes first."""
 
-    def __init__(self, stage: Stage, site: Web, servers: list[Server], approver: User, models: Models) -> None:
-        self._stage, self._site, self._servers, self._approver, self._models = stage, site, servers, approver, models
+    def __init__(
+        self, stage: Stage, site: Web, servers: list[Server], approver: User, models: Models
+    ) -> None:
+        self._stage = stage
+        self._site = site
+        self._servers = servers
+        self._approver = approver
+        self._models = models
         self._walked: dict[str, Walked] = {}
 
     def of(self, slug: str) -> Walked:
@@ -233,12 +283,17 @@ class Walks:
         return self._walked[slug]
 
     def _walk(self, program: Program) -> Walked:
-        """It is connected, looks at its servers, and calls in one turn: over stdio, over HTTP, and what is held."""
-        marks = {way: fresh(way) for way in ("piped", "asked", "named", "held", "confirmed", "later", "never")}
+        """It is connected, looks at its servers, and calls in one turn: over stdio, over HTTP, and
+        what is held."""
+        marks = {
+            way: fresh(way)
+            for way in ("piped", "asked", "named", "held", "confirmed", "later", "never")
+        }
         model, play = self._models.play(*_calls(program, marks))
         walk = Walk(program, self._approver, self._stage.agent(program.slug, *self._servers))
         walk.connect(self._site, model)
-        self._site.wait_known(self._stage.agent(fresh("marker")))  # it has seen the token in the host's file too
+        # it has seen the token in the host's file too
+        self._site.wait_known(self._stage.agent(fresh("marker")))
         listing = walk.run(program.lists, model) if program.lists else None
         turn = walk.run(program.first(ASKED, "words__review", "a.py"), model)
         known = walk.manage(self._site, list=True)
@@ -251,9 +306,15 @@ class Walks:
 
 def _calls(program: Program, marks: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for key, tool, way in (
-        (PIPED, "echo", "piped"), (ASKED, "echo", "asked"), (NAMED, "echo", "named"), (PIPED, "guard", "held"),
-        (ASKED, "confirm", "confirmed"), (ASKED, "never", "never"), (NAMED, "later", "later"), (NAMED, "later", "later"),
-    ):  # fmt: skip
+        (PIPED, "echo", "piped"),
+        (ASKED, "echo", "asked"),
+        (NAMED, "echo", "named"),
+        (PIPED, "guard", "held"),
+        (ASKED, "confirm", "confirmed"),
+        (ASKED, "never", "never"),
+        (NAMED, "later", "later"),
+        (NAMED, "later", "later"),
+    ):
         yield program.call(key, f"echo__{tool}"), {"mark": marks[way]}
     if program.reads:
         name, server = program.reads

@@ -1,7 +1,9 @@
-"""What stands in a host's place for a model: it makes the calls that a test says, one after another, and then says that it is done.
+"""What stands in a host's place for a model: it makes the calls that a test says, one after
+another, and then says that it is done.
 
-Each play has an address of its own, so the model that a host asks for does not matter. Which call comes next is counted
-in the request (one for each result that it holds), never remembered: hosts ask besides for titles and the like.
+Each play has an address of its own, so the model that a host asks for does not matter. Which call
+comes next is counted in the request (one for each result that it holds), never remembered: hosts
+ask besides for titles and the like.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ APPROVED = ("has not run yet", "is running")  # then the model is told to make t
 
 @dataclass(frozen=True)
 class Play:
-    """``calls``: names as the host shows them to its model, with their arguments. ``bodies`` is what the model was sent.
+    """``calls``: names as the host shows them to its model, with their arguments. ``bodies`` is
+    what the model was sent.
 
-    ``results``: one for each of the calls. A call whose result says that it is approved and not over is made again.
+    ``results``: one for each of the calls. A call whose result says that it is approved and not
+    over is made again.
     """
 
     calls: Sequence[tuple[str, dict[str, Any]]]
@@ -36,7 +40,9 @@ class Play:
 
     def answers(self, ask: Ask) -> Reply:
         self.offered.update(ask.tools)
-        results = [each for each in ask.results if not any(words in each.text for words in APPROVED)]
+        results = [
+            each for each in ask.results if not any(words in each.text for words in APPROVED)
+        ]
         if len(results) > len(self.results):
             self.results[:] = results
         usage = Usage(10, 10)
@@ -71,9 +77,17 @@ class Models:
             if not message.get("more_body"):
                 break
         play = self._plays.get(scope["path"].split("/")[1])
-        kind, answer = _answer(scope["path"], json.loads(body), play) if play and body else (b"", None)
+        kind, answer = (
+            _answer(scope["path"], json.loads(body), play) if play and body else (b"", None)
+        )
         headers = [(b"content-type", kind)] if kind else []
-        await send({"type": "http.response.start", "status": 200 if answer is not None else 404, "headers": headers})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200 if answer is not None else 404,
+                "headers": headers,
+            }
+        )
         await send({"type": "http.response.body", "body": answer or b"{}"})
 
 
@@ -104,9 +118,15 @@ def _read(body: dict[str, Any]) -> Ask:
     items = body["input"]
     names = {item["call_id"]: item["name"] for item in items if item["type"] == "function_call"}
     answers = [item for item in items if item["type"] == "function_call_output"]
-    results = tuple(Result(names.get(item["call_id"], ""), _output(item["output"])) for item in answers)
+    results = tuple(
+        Result(names.get(item["call_id"], ""), _output(item["output"])) for item in answers
+    )
     return Ask(
-        str(body.get("model", "")), True, len(results), tools=tuple(_offered(body.get("tools", []))), results=results
+        str(body.get("model", "")),
+        True,
+        len(results),
+        tools=tuple(_offered(body.get("tools", []))),
+        results=results,
     )
 
 
@@ -120,20 +140,32 @@ def _offered(tools: list[dict[str, Any]]) -> Iterator[str]:
     """Tools of a server stand in a namespace of their own."""
     for tool in tools:
         inner = tool.get("tools") if tool["type"] == "namespace" else None
-        yield from (f"{tool['name']}/{each['name']}" for each in inner) if inner else [tool.get("name", tool["type"])]
+        yield from (
+            (f"{tool['name']}/{each['name']}" for each in inner)
+            if inner
+            else [tool.get("name", tool["type"])]
+        )
 
 
 def _responses(reply: Reply, ask: Ask) -> Iterator[bytes]:
     """The answer as server-sent events of the responses API."""
-    made = {"id": identifier("resp", ask), "object": "response", "status": "in_progress", "output": []}
+    made = {
+        "id": identifier("resp", ask),
+        "object": "response",
+        "status": "in_progress",
+        "output": [],
+    }
     yield event({"type": "response.created", "response": made}, "response.created")
     for index, item in enumerate(_items(reply, ask)):
         done = {"type": "response.output_item.done", "output_index": index, "item": item}
         yield event(done, "response.output_item.done")
     usage = {
-        "input_tokens": 10, "output_tokens": 10, "total_tokens": 20, "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens": 10,
+        "output_tokens": 10,
+        "total_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": 0},
-    }  # fmt: skip
+    }
     ended = made | {"status": "completed", "usage": usage}
     yield event({"type": "response.completed", "response": ended}, "response.completed")
 
@@ -150,7 +182,12 @@ def _items(reply: Reply, ask: Ask) -> Iterator[dict[str, Any]]:
         yield made | ({"namespace": space} if space else {})
     if reply.text:
         content = [{"type": "output_text", "text": reply.text}]
-        yield {"type": "message", "role": "assistant", "id": identifier("msg", ask), "content": content}
+        yield {
+            "type": "message",
+            "role": "assistant",
+            "id": identifier("msg", ask),
+            "content": content,
+        }
 
 
 @contextmanager

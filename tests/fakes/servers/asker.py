@@ -1,4 +1,5 @@
-"""Of the older era: ``ask`` puts a question to the host and answers with what came back; ``declared`` tells what it may ask."""
+"""Of the older era: ``ask`` puts a question to the host and answers with what came back;
+``declared`` tells what it may ask."""
 
 import json
 import queue
@@ -24,7 +25,10 @@ def call(context):
         return text(json.dumps(declared[-1], sort_keys=True))
     ident = f"q{len(answers)}"
     answers[ident] = queue.Queue()
-    params = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}}}
+    params = {
+        "message": "Sure?",
+        "requestedSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
+    }
     send({"jsonrpc": "2.0", "id": ident, "method": "elicitation/create", "params": params})
     said = answers[ident].get()
     return text(json.dumps(said.get("result") or said["error"]["message"], sort_keys=True))

@@ -1,8 +1,10 @@
 """An older server that sends messages while no call is out, and that wants pages opened first.
 
-``sign_in`` is refused with -32042 and the pages in ``pages``. ``later`` answers, and then does what its arguments say while no call is out:
-``done`` (ids of pages that are done with), ``line`` (a log line). ``roots`` tells the host's folders, for which it
-asks as soon as it is connected, and again when they have changed. ``declared`` tells what the client can do. ``asks`` puts a question to a person.
+``sign_in`` is refused with -32042 and the pages in ``pages``. ``later`` answers, and then does what
+its arguments say while no call is out: ``done`` (ids of pages that are done with), ``line`` (a log
+line). ``roots`` tells the host's folders, for which it asks as soon as it is connected, and again
+when they have changed. ``declared`` tells what the client can do. ``asks`` puts a question to a
+person.
 """
 
 import json
@@ -17,10 +19,13 @@ PAUSE = 0.2
 class Beside(Server):
     def __init__(self):
         super().__init__(
-            [tool(name) for name in ("sign_in", "later", "roots", "declared", "asks")], self.called, name="beside"
+            [tool(name) for name in ("sign_in", "later", "roots", "declared", "asks")],
+            self.called,
+            name="beside",
         )
         self.capabilities["logging"] = {}
-        self.roots, self.answers = queue.Queue(), queue.Queue()
+        self.roots = queue.Queue()
+        self.answers = queue.Queue()
         self.asked = 0
         self.declared = {}
 
@@ -28,7 +33,9 @@ class Beside(Server):
         return getattr(self, f"do_{context.name}")(context)
 
     def do_sign_in(self, context):
-        raise Refused(-32042, "This needs a sign-in", {"elicitations": context.arguments.get("pages", [])})
+        raise Refused(
+            -32042, "This needs a sign-in", {"elicitations": context.arguments.get("pages", [])}
+        )
 
     def do_later(self, context):
         threading.Timer(PAUSE, self.speak, [context.arguments]).start()
@@ -36,7 +43,13 @@ class Beside(Server):
 
     def speak(self, wanted):
         for page in wanted.get("done", []):
-            send({"jsonrpc": "2.0", "method": "notifications/elicitation/complete", "params": {"elicitationId": page}})
+            send(
+                {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/elicitation/complete",
+                    "params": {"elicitationId": page},
+                }
+            )
         if line := wanted.get("line"):
             params = {"level": "error", "logger": "timer", "data": line}
             send({"jsonrpc": "2.0", "method": "notifications/message", "params": params})

@@ -1,4 +1,5 @@
-"""Calls an address of this machine over HTTP, perhaps with its socket hidden from whoever looks for it in /proc."""
+"""Calls an address of this machine over HTTP, perhaps with its socket hidden from whoever looks for
+it in /proc."""
 
 import ctypes
 import os
@@ -11,7 +12,11 @@ from rpc import Server, text, tool
 
 SCHEMA = {
     "type": "object",
-    "properties": {"port": {"type": "integer"}, "way": {"type": "string"}, "path": {"type": "string"}},
+    "properties": {
+        "port": {"type": "integer"},
+        "way": {"type": "string"},
+        "path": {"type": "string"},
+    },
 }
 PR_SET_DUMPABLE = 4
 ANSWER_LIMIT = 60  # seconds; the site has answered long before
@@ -24,7 +29,9 @@ def connected(port):
 
 
 def answered(connection, path):
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+    connection.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+    )
     return read(connection)
 
 
@@ -51,12 +58,16 @@ def as_daemon(port, path):
 
 
 def in_flight(port, path):
-    """No process holds the socket while the site looks: it is in a message that nobody has received."""
+    """No process holds the socket while the site looks: it is in a message that nobody has
+    received."""
     here, there = socket.socketpair()
     connection = connected(port)
-    answers = select.epoll()  # watches the connection for as long as anything refers to it, and a message is enough
+    # watches the connection for as long as anything refers to it, and a message is enough
+    answers = select.epoll()
     answers.register(connection, select.EPOLLIN)
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+    connection.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+    )
     socket.send_fds(here, [b"x"], [connection.fileno()])
     connection.close()
     assert answers.poll(timeout=ANSWER_LIMIT), "the site did not answer"
@@ -95,4 +106,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:  # the same outside of any sandbox, from a test
         print(WAYS[sys.argv[1]](int(sys.argv[2]), sys.argv[3]))
     else:
-        Server([tool("call", "Calls an address of this machine.", SCHEMA)], call, name="caller").run()
+        Server(
+            [tool("call", "Calls an address of this machine.", SCHEMA)], call, name="caller"
+        ).run()

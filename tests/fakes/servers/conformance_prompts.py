@@ -17,7 +17,10 @@ PROMPTS: list[dict[str, Any]] = [
     {
         "name": "test_prompt_with_arguments",
         "description": "A prompt with arguments.",
-        "arguments": [argument("arg1", "First test argument"), argument("arg2", "Second test argument")],
+        "arguments": [
+            argument("arg1", "First test argument"),
+            argument("arg2", "Second test argument"),
+        ],
     },
     {
         "name": "test_prompt_with_embedded_resource",
@@ -52,11 +55,17 @@ def content(name: str, given: dict[str, str]) -> list[dict[str, Any]]:
     if name == "test_prompt_with_arguments":
         return [text(f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'")]
     if name == "test_prompt_with_image":
-        return [{"type": "image", "data": PIXEL, "mimeType": "image/png"}, text("Please analyze the image above.")]
+        return [
+            {"type": "image", "data": PIXEL, "mimeType": "image/png"},
+            text("Please analyze the image above."),
+        ]
     if name == "test_prompt_with_embedded_resource":
         said = "Embedded resource content for testing."
         resource = {"uri": given["resourceUri"], "mimeType": "text/plain", "text": said}
-        return [{"type": "resource", "resource": resource}, text("Please process the embedded resource above.")]
+        return [
+            {"type": "resource", "resource": resource},
+            text("Please process the embedded resource above."),
+        ]
     return [text("The prompt, with the context that was given.")]
 
 
@@ -69,5 +78,7 @@ async def get_prompt(ctx: Any, params: t.GetPromptRequestParams) -> Any:
         raise MCPError(t.INVALID_PARAMS, f"Unknown prompt: {params.name}")
     if params.name == "test_input_required_result_prompt" and not params.input_responses:
         return {"resultType": "input_required", "inputRequests": {"user_context": CONTEXT}}
-    messages = [{"role": "user", "content": part} for part in content(params.name, params.arguments or {})]
+    messages = [
+        {"role": "user", "content": part} for part in content(params.name, params.arguments or {})
+    ]
     return {"resultType": "complete", "messages": messages}

@@ -1,4 +1,5 @@
-"""The resources that the official conformance suite reads, as it describes them in its scenarios."""
+"""The resources that the official conformance suite reads, as it describes them in its
+scenarios."""
 
 from __future__ import annotations
 
@@ -12,11 +13,28 @@ from mcp import types as t
 from tests.fakes.servers.conformance_prompts import PIXEL
 
 RESOURCES: list[dict[str, Any]] = [
-    {"uri": "test://static-text", "name": "Static text", "description": "A text.", "mimeType": "text/plain"},
-    {"uri": "test://static-binary", "name": "Static image", "description": "An image.", "mimeType": "image/png"},
-    {"uri": "test://watched-resource", "name": "Watched", "description": "It changes.", "mimeType": "text/plain"},
+    {
+        "uri": "test://static-text",
+        "name": "Static text",
+        "description": "A text.",
+        "mimeType": "text/plain",
+    },
+    {
+        "uri": "test://static-binary",
+        "name": "Static image",
+        "description": "An image.",
+        "mimeType": "image/png",
+    },
+    {
+        "uri": "test://watched-resource",
+        "name": "Watched",
+        "description": "It changes.",
+        "mimeType": "text/plain",
+    },
 ]
-TEMPLATES = [{"uriTemplate": "test://template/{id}/data", "name": "Data", "mimeType": "application/json"}]
+TEMPLATES = [
+    {"uriTemplate": "test://template/{id}/data", "name": "Data", "mimeType": "application/json"}
+]
 _HINTS = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
@@ -39,5 +57,8 @@ def _content(uri: str) -> dict[str, Any]:
         data = {"id": made[1], "templateTest": True, "data": f"Data for ID: {made[1]}"}
         return {"mimeType": "application/json", "text": json.dumps(data)}
     if uri in {resource["uri"] for resource in RESOURCES}:
-        return {"mimeType": "text/plain", "text": "This is the content of the static text resource."}
+        return {
+            "mimeType": "text/plain",
+            "text": "This is the content of the static text resource.",
+        }
     raise MCPError(t.INVALID_PARAMS, "Resource not found", {"uri": uri})

@@ -1,6 +1,8 @@
-"""The tools, and the prompts beside this file, that the official conformance suite calls, as far as tools of the modern era and plain ones go.
+"""The tools, and the prompts beside this file, that the official conformance suite calls, as far as
+tools of the modern era and plain ones go.
 
-Texts and shapes are those that ``@modelcontextprotocol/conformance`` 0.2.0-alpha.12 describes in its scenarios.
+Texts and shapes are those that ``@modelcontextprotocol/conformance`` 0.2.0-alpha.12 describes in
+its scenarios.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from tests.fakes.servers.conformance_resources import list_resources, list_templ
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 SILENCE = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA="
 ANY = {"type": "object"}
-STRING, BOOLEAN = {"type": "string"}, {"type": "boolean"}
+STRING = {"type": "string"}
+BOOLEAN = {"type": "boolean"}
 
 # As the scenario json-schema-2020-12 wants it to come through.
 SCHEMA_2020 = {
@@ -84,7 +87,9 @@ PLAIN: dict[str, dict[str, Any]] = {
     "test_multiple_content_types": said(
         text("Multiple content types test:"), IMAGE, {"type": "resource", "resource": JSON_RESOURCE}
     ),
-    "test_error_handling": said(text("This tool intentionally returns an error for testing"), isError=True),
+    "test_error_handling": said(
+        text("This tool intentionally returns an error for testing"), isError=True
+    ),
     "test_logging_tool": said(text("nothing is logged here")),
     "test_streaming_elicitation": said(text("no question is asked here")),
     "test_trigger_tool_change": said(text("the gateway's list is the operator's; nothing changes")),
@@ -96,12 +101,18 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 def elicit(message: str, **properties: Any) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
+    return {
+        "method": "elicitation/create",
+        "params": {"message": message, "requestedSchema": schema},
+    }
 
 
 def sample(prompt: str, tokens: int) -> dict[str, Any]:
     message = {"role": "user", "content": {"type": "text", "text": prompt}}
-    return {"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": tokens}}
+    return {
+        "method": "sampling/createMessage",
+        "params": {"messages": [message], "maxTokens": tokens},
+    }
 
 
 ROOTS: dict[str, Any] = {"method": "roots/list", "params": {}}
@@ -130,7 +141,11 @@ def _sampling(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
 
 
 def _roots(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
-    return said(text(str(answers["client_roots"]))) if "client_roots" in answers else asks(client_roots=ROOTS)
+    return (
+        said(text(str(answers["client_roots"])))
+        if "client_roots" in answers
+        else asks(client_roots=ROOTS)
+    )
 
 
 def _state(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
@@ -142,7 +157,9 @@ def _state(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
 def _several(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
     if state == "several" and len(answers) >= 3:
         return said(text("all there"))
-    return asks("several", user_name=NAME, greeting=sample("Generate a greeting", 50), client_roots=ROOTS)
+    return asks(
+        "several", user_name=NAME, greeting=sample("Generate a greeting", 50), client_roots=ROOTS
+    )
 
 
 def _rounds(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
@@ -157,12 +174,23 @@ def _sealed(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
     good = "v." + hmac.new(b"conformance", b"v", "sha256").hexdigest()
     if state and not hmac.compare_digest(state, good):
         raise MCPError(t.INVALID_PARAMS, "requestState was tampered with")
-    return said(text("untouched")) if state else asks(good, confirm=elicit("Please confirm", ok=BOOLEAN))
+    return (
+        said(text("untouched"))
+        if state
+        else asks(good, confirm=elicit("Please confirm", ok=BOOLEAN))
+    )
 
 
 def _capable(answers: dict[str, Any], state: str, can: Any) -> dict[str, Any]:
-    kinds = {"name": ("elicitation", NAME), "capital": ("sampling", sample("Capital of France?", 50))}
-    asked = {key: request for key, (kind, request) in kinds.items() if getattr(can, kind, None) is not None}
+    kinds = {
+        "name": ("elicitation", NAME),
+        "capital": ("sampling", sample("Capital of France?", 50)),
+    }
+    asked = {
+        key: request
+        for key, (kind, request) in kinds.items()
+        if getattr(can, kind, None) is not None
+    }
     return said(text("answered")) if answers else asks(**asked)
 
 
@@ -206,7 +234,9 @@ async def _call(ctx: Any, params: t.CallToolRequestParams) -> Any:
         return await ask(ctx, params)
     if params.name in ASKING:
         answers = {key: _plain(value) for key, value in (params.input_responses or {}).items()}
-        return ASKING[params.name](answers, params.request_state or "", ctx.session.client_capabilities)
+        return ASKING[params.name](
+            answers, params.request_state or "", ctx.session.client_capabilities
+        )
     if params.name not in PLAIN:
         raise MCPError(t.INVALID_PARAMS, f"Unknown tool: {params.name}")
     return PLAIN[params.name]
@@ -217,7 +247,11 @@ async def _call_by_request(ctx: Any, params: t.CallToolRequestParams) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return value.model_dump(by_alias=True, exclude_none=True) if hasattr(value, "model_dump") else value
+    return (
+        value.model_dump(by_alias=True, exclude_none=True)
+        if hasattr(value, "model_dump")
+        else value
+    )
 
 
 async def _progress(ctx: Any) -> dict[str, Any]:
@@ -229,7 +263,9 @@ async def _progress(ctx: Any) -> dict[str, Any]:
 
 async def _logging(ctx: Any) -> dict[str, Any]:
     for words in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        note = t.LoggingMessageNotification(params=t.LoggingMessageNotificationParams(level="info", data=words))
+        note = t.LoggingMessageNotification(
+            params=t.LoggingMessageNotificationParams(level="info", data=words)
+        )
         await ctx.session.send_notification(note, related_request_id=ctx.request_id)
         await asyncio.sleep(0.05)
     return said(text("logged"))
@@ -237,12 +273,16 @@ async def _logging(ctx: Any) -> dict[str, Any]:
 
 def _needs_sampling(ctx: Any) -> dict[str, Any]:
     if getattr(ctx.session.client_capabilities, "sampling", None) is None:
-        raise MCPError(-32021, "This tool needs sampling", {"requiredCapabilities": {"sampling": {}}})
+        raise MCPError(
+            -32021, "This tool needs sampling", {"requiredCapabilities": {"sampling": {}}}
+        )
     return said(text("sampling could be used"))
 
 
 async def _complete(ctx: Any, params: t.CompleteRequestParams) -> t.CompleteResult:
-    return t.CompleteResult(completion=t.Completion(values=[f"{params.argument.value}-one", "two"], has_more=False))
+    return t.CompleteResult(
+        completion=t.Completion(values=[f"{params.argument.value}-one", "two"], has_more=False)
+    )
 
 
 async def _taken(ctx: Any, params: Any) -> t.EmptyResult:
@@ -250,7 +290,8 @@ async def _taken(ctx: Any, params: Any) -> t.EmptyResult:
 
 
 def make_server(*, by_request: bool = False) -> Server[Any]:
-    """``by_request``: the tools of the set of 2025-11-25 ask by a request, also on a connection of 2026-07-28."""
+    """``by_request``: the tools of the set of 2025-11-25 ask by a request, also on a connection of
+    2026-07-28."""
     server = _lists(_call_by_request if by_request else _call)
     server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _taken)
     return server
@@ -258,8 +299,17 @@ def make_server(*, by_request: bool = False) -> Server[Any]:
 
 def _lists(call: Any) -> Server[Any]:
     return Server(
-        "conformance", version="1", on_list_tools=_list, on_call_tool=call, on_list_prompts=list_prompts,
-        on_get_prompt=get_prompt, on_list_resources=list_resources, on_list_resource_templates=list_templates,
-        on_read_resource=read_resource, on_completion=_complete, on_subscribe_resource=_taken,
-        on_unsubscribe_resource=_taken, on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
-    )  # fmt: skip
+        "conformance",
+        version="1",
+        on_list_tools=_list,
+        on_call_tool=call,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+        on_completion=_complete,
+        on_subscribe_resource=_taken,
+        on_unsubscribe_resource=_taken,
+        on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
+    )

@@ -1,5 +1,6 @@
-"""Keeps a count for whoever shares it, of the older era. ``add`` counts, waits for ``pause`` seconds, says its process and the count, and reports
-that the resource ``counter://N`` has changed for ``number`` N. ``ask`` puts a question to the host and answers with what came back.
+"""Keeps a count for whoever shares it, of the older era. ``add`` counts, waits for ``pause``
+seconds, says its process and the count, and reports that the resource ``counter://N`` has changed
+for ``number`` N. ``ask`` puts a question to the host and answers with what came back.
 """
 
 import json
@@ -17,7 +18,9 @@ class Counter(Server):
         super().__init__([tool("add"), tool("ask")], self.called, name="counter")
         self.capabilities["resources"] = {"subscribe": True}
         self.era = "legacy"
-        self.count, self.subscribed, self.answers = 0, set(), {}
+        self.count = 0
+        self.subscribed = set()
+        self.answers = {}
 
     def called(self, context):
         if context.name == "ask":
@@ -27,21 +30,32 @@ class Counter(Server):
         time.sleep(context.arguments.get("pause", 0))
         uri = f"counter://{context.arguments.get('number')}"
         if uri in self.subscribed:
-            send({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}})
+            send(
+                {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/resources/updated",
+                    "params": {"uri": uri},
+                }
+            )
         return text(f"{os.getpid()} {count}")
 
     def ask(self):
         name = f"q{len(self.answers)}"
         answer = queue.Queue()
         self.answers[name] = answer
-        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        schema = {
+            "type": "object",
+            "properties": {"name": {"type": "string"}},
+            "required": ["name"],
+        }
         params = {"message": "Who are you?", "requestedSchema": schema}
         send({"jsonrpc": "2.0", "id": name, "method": "elicitation/create", "params": params})
         said = answer.get()
         return text(json.dumps(said.get("result") or said["error"]["message"]))
 
     def answer(self, request):
-        method, params = request["method"], request.get("params") or {}
+        method = request["method"]
+        params = request.get("params") or {}
         if method == "resources/list":
             return {"resources": []}
         if method == "resources/templates/list":

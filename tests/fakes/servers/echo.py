@@ -12,10 +12,19 @@ def call(context):
     if context.name == "pid":
         return text(str(os.getpid()))
     body = {"name": context.name, "arguments": context.arguments, "meta": context.meta}
-    return {**text(json.dumps(body)), "structuredContent": body, "_meta": {"kept": True}, "unknownKey": [1]}
+    return {
+        **text(json.dumps(body)),
+        "structuredContent": body,
+        "_meta": {"kept": True},
+        "unknownKey": [1],
+    }
 
 
-TOOLS = [tool("echo", "Say it again."), tool("refuse"), tool("pid", annotations={"readOnlyHint": True})]
+TOOLS = [
+    tool("echo", "Say it again."),
+    tool("refuse"),
+    tool("pid", annotations={"readOnlyHint": True}),
+]
 
 if __name__ == "__main__":
     Server(TOOLS, call, name="echo", threaded=False).run()

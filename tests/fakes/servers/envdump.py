@@ -12,7 +12,11 @@ def call(context):
     os.umask(mask)
     descriptors = sorted(int(name) for name in os.listdir("/proc/self/fd") if is_open(int(name)))
     facts = {
-        "env": {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or "LC_CTYPE" in given()},
+        "env": {
+            key: value
+            for key, value in os.environ.items()
+            if key != "LC_CTYPE" or "LC_CTYPE" in given()
+        },
         "cwd": os.getcwd(),
         "umask": mask,
         "descriptors": descriptors,

@@ -1,4 +1,5 @@
-"""Breaks the rules in the way its tool is named: oversize, garbage, wrong answers, poison values."""
+"""Breaks the rules in the way its tool is named: oversize, garbage, wrong answers, poison
+values."""
 
 import json
 import os
@@ -43,26 +44,35 @@ def garbage(context):
 
 
 def notices(context):
-    note = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}).encode() + b"\n"
+    note = (
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}).encode()
+        + b"\n"
+    )
     for _ in range(200):
         write(note * 1000)
     return text("after notices")
 
 
 def burst(context):
-    """``count`` messages of one sort at once: notifications that mean the same or not, requests, answers that nobody awaits."""
-    sort, count = context.arguments["sort"], context.arguments["count"]
+    """``count`` messages of one sort at once: notifications that mean the same or not, requests,
+    answers that nobody awaits."""
+    sort = context.arguments["sort"]
+    count = context.arguments["count"]
     updated = {"method": "notifications/resources/updated"}
     made = {
         "same": lambda n: updated | {"params": {"uri": "docs://one"}},
         "each": lambda n: updated | {"params": {"uri": f"docs://{n}"}},
         "listener": lambda n: (
-            updated | {"params": {"uri": f"docs://{n}", "_meta": {SUBSCRIPTION: server.listeners[0]}}}
+            updated
+            | {"params": {"uri": f"docs://{n}", "_meta": {SUBSCRIPTION: server.listeners[0]}}}
         ),
         "changed": lambda n: {"method": "notifications/prompts/list_changed"},
         "unknown": lambda n: {"method": "notifications/unknown", "params": {"n": n}},
         "cancelled": lambda n: {"method": "notifications/cancelled", "params": {"requestId": n}},
-        "log": lambda n: {"method": "notifications/message", "params": {"level": "info", "data": n}},
+        "log": lambda n: {
+            "method": "notifications/message",
+            "params": {"level": "info", "data": n},
+        },
         "questions": lambda n: {"id": f"q{n}", "method": "no/such"},
     }[sort]
     write(b"".join(json.dumps({"jsonrpc": "2.0"} | made(n)).encode() + b"\n" for n in range(count)))
@@ -94,7 +104,8 @@ def wrong(context):
         b'{"jsonrpc":"2.0","id":"s1","method":"roots/list"}\n',
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"f999","progress":1}}\n',
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":7}\n',
-        json.dumps([{"jsonrpc": "2.0", "id": mine, "result": text("batched")}] * 2).encode() + b"\n",
+        json.dumps([{"jsonrpc": "2.0", "id": mine, "result": text("batched")}] * 2).encode()
+        + b"\n",
     ):
         write(line)
     send({"jsonrpc": "2.0", "id": mine, "result": text("right")})
@@ -160,7 +171,9 @@ def redos(context):
 
 
 by_name["redos"] = redos
-tools = [tool(name) for name in by_name if name != "redos"] + [tool("redos", outputSchema=evil_schema)]
+tools = [tool(name) for name in by_name if name != "redos"] + [
+    tool("redos", outputSchema=evil_schema)
+]
 server = Server(tools, lambda context: by_name[context.name](context), name="hostile")
 assert SUBSCRIPTION
 server.run()

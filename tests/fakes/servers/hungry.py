@@ -1,7 +1,8 @@
-"""Uses what it is told to: memory, processes, seconds of processor, descriptors, a large file, files in memory,
-threads. Says what worked.
+"""Uses what it is told to: memory, processes, seconds of processor, descriptors, a large file,
+files in memory, threads. Says what worked.
 
-Asked to end (SIGTERM), it writes "asked" to the file FAKE_ENDED; at its start, its processes to FAKE_PIDS.
+Asked to end (SIGTERM), it writes "asked" to the file FAKE_ENDED; at its start, its processes to
+FAKE_PIDS.
 """
 
 import errno
@@ -75,7 +76,11 @@ def call(context):
         child(lambda: None)
     if seconds := wanted.get("seconds"):
         child(lambda: burn(seconds))
-    said = [tried(action, wanted[name]) for name, action in (("files", opened), ("file", file_of)) if name in wanted]
+    said = [
+        tried(action, wanted[name])
+        for name, action in (("files", opened), ("file", file_of))
+        if name in wanted
+    ]
     context.cancelled.wait(wanted.get("pause", 0))
     return text(" ".join(said) or "ok")
 

@@ -1,4 +1,5 @@
-"""An early server: ``parameters`` for ``inputSchema``, no schema at all, results without ``content``."""
+"""An early server: ``parameters`` for ``inputSchema``, no schema at all, results without
+``content``."""
 
 from rpc import Server
 

@@ -1,4 +1,5 @@
-"""FAKE_TOOLS tools, in pages of FAKE_PAGE (0: one page). FAKE_BAD adds definitions that cannot be used.
+"""FAKE_TOOLS tools, in pages of FAKE_PAGE (0: one page). FAKE_BAD adds definitions that cannot be
+used.
 
 FAKE_BACKWARDS lists the last one first. FAKE_LIST=hang never answers a list.
 """
@@ -8,7 +9,8 @@ import time
 
 from rpc import Server, text, tool
 
-count, page = int(os.environ.get("FAKE_TOOLS", "10")), int(os.environ.get("FAKE_PAGE", "0"))
+count = int(os.environ.get("FAKE_TOOLS", "10"))
+page = int(os.environ.get("FAKE_PAGE", "0"))
 mode = os.environ.get("FAKE_LIST", "")
 tools = [tool(f"tool_{number}", f"number {number}") for number in range(count)]
 if os.environ.get("FAKE_BACKWARDS"):
@@ -17,7 +19,12 @@ if os.environ.get("FAKE_BAD"):
     deep = {"type": "object"}
     for _ in range(200):
         deep = {"type": "object", "properties": {"p": deep}}
-    tools += [{"name": 7}, {"description": "nameless"}, tool("long", "d" * 100_000), tool("deep", "", deep)]
+    tools += [
+        {"name": 7},
+        {"description": "nameless"},
+        tool("long", "d" * 100_000),
+        tool("deep", "", deep),
+    ]
 
 
 class Paged(Server):

@@ -5,7 +5,10 @@ RESULT = {
         {"type": "text", "text": "grüß", "annotations": {"audience": ["user"]}},
         {"type": "image", "data": "aGk=", "mimeType": "image/png"},
         {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
-        {"type": "resource", "resource": {"uri": "file:///a", "mimeType": "text/plain", "text": "inside"}},
+        {
+            "type": "resource",
+            "resource": {"uri": "file:///a", "mimeType": "text/plain", "text": "inside"},
+        },
         {"type": "resource_link", "uri": "file:///b", "name": "b"},
         {"type": "future", "x": {"y": [None, True, 1.5]}},
     ],

@@ -1,7 +1,8 @@
-"""A server nobody knows yet: it takes memory, starts a process, keeps a file, and one of its tools needs the network.
+"""A server nobody knows yet: it takes memory, starts a process, keeps a file, and one of its tools
+needs the network.
 
-``NEWCOMER_PORT``: the port on loopback that "fetch" connects to. ``NEWCOMER_TOKEN``: a secret that it
-gives away. ``NEWCOMER_WITHOUT``: names of tools that it does not offer.
+``NEWCOMER_PORT``: the port on loopback that "fetch" connects to. ``NEWCOMER_TOKEN``: a secret that
+it gives away. ``NEWCOMER_WITHOUT``: names of tools that it does not offer.
 """
 
 import os
@@ -11,7 +12,11 @@ import sys
 
 from rpc import Refused, Server, text, tool
 
-WORD = {"type": "object", "properties": {"word": {"type": "string", "minLength": 3}}, "required": ["word"]}
+WORD = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "minLength": 3}},
+    "required": ["word"],
+}
 PATH = {"type": "object", "properties": {"p": {"enum": ["/srv/list"]}}, "required": ["p"]}
 READS = {"readOnlyHint": True}
 TOOLS = [

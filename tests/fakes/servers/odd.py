@@ -1,6 +1,8 @@
-"""What people have reported of servers in use that say more, or other things, than a host expects: one tool for each.
+"""What people have reported of servers in use that say more, or other things, than a host expects:
+one tool for each.
 
-FAKE_ODD is "null_lists" (lists of resources that are null) or "answers_notes" (an error for each notification).
+FAKE_ODD is "null_lists" (lists of resources that are null) or "answers_notes" (an error for each
+notification).
 """
 
 import json
@@ -64,12 +66,23 @@ class Odd(Server):
 
     def progress(self, request_id, context):
         token = context.meta.get("progressToken")
-        for numbers in ({"progress": 2}, {"progress": "3"}, {"progress": None}, {"progress": 4, "total": "x"}, {}):
+        for numbers in (
+            {"progress": 2},
+            {"progress": "3"},
+            {"progress": None},
+            {"progress": 4, "total": "x"},
+            {},
+        ):
             notify("progress", {"progressToken": token} | numbers)
         return text("ran")
 
     def logs(self, request_id, context):
-        for line in ({"data": "no level"}, {"level": "warn", "data": 1}, {"level": "INFO", "data": None}, {}):
+        for line in (
+            {"data": "no level"},
+            {"level": "warn", "data": 1},
+            {"level": "INFO", "data": None},
+            {},
+        ):
             notify("message", line)
         return text("ran")
 

@@ -1,8 +1,10 @@
 """Opens oddly. FAKE_OPENING is how:
 
-"strict" ends at anything before ``initialize``, "deaf" ignores all until a first line is ``initialize``, "silent" answers nothing
-that it does not know, "refuses" answers ``initialize`` with an error after anything else came first, "never" always does. "draft", "number",
-"no version", "no info", "info", "capabilities" and "oldest" answer ``initialize`` with what no client expects. "halves in …" and "other bytes" say what is not Unicode.
+"strict" ends at anything before ``initialize``, "deaf" ignores all until a first line is
+``initialize``, "silent" answers nothing that it does not know, "refuses" answers ``initialize``
+with an error after anything else came first, "never" always does. "draft", "number", "no version",
+"no info", "info", "capabilities" and "oldest" answer ``initialize`` with what no client expects.
+"halves in …" and "other bytes" say what is not Unicode.
 """
 
 import os
@@ -26,8 +28,13 @@ class Opening(Server):
         if MODE == "halves in an error":
             raise Refused(-32000, HALF)
         if MODE == "other bytes":
-            request_id = next(known for known, running in self.running.items() if running is context)
-            write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\xb0\xa1"}]}}\n' % request_id)
+            request_id = next(
+                known for known, running in self.running.items() if running is context
+            )
+            write(
+                b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\xb0\xa1"}]}}\n'
+                % request_id
+            )
             return None
         return text(HALF if MODE == "halves in a result" else str(os.getpid()))
 

@@ -1,4 +1,5 @@
-"""Tries everything that a hostile server would, and tells for each try whether it worked: "done", or the error's name."""
+"""Tries everything that a hostile server would, and tells for each try whether it worked: "done",
+or the error's name."""
 
 import ctypes
 import errno
@@ -16,15 +17,33 @@ from rpc import Server, text, tool
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {  # of one call on x86-64 and on ARM64
-    "unshare": (272, 97), "ptrace": (101, 117), "io_uring": (425, 425), "userfaultfd": (323, 282), "mount": (165, 40),
-    "clone3": (435, 435), "keyctl": (250, 219), "shared memory": (29, 194), "semaphores": (64, 190),
-    "queue of messages": (68, 186), "named queue": (240, 180), "kernel's log": (103, 116),
-}  # fmt: skip
+    "unshare": (272, 97),
+    "ptrace": (101, 117),
+    "io_uring": (425, 425),
+    "userfaultfd": (323, 282),
+    "mount": (165, 40),
+    "clone3": (435, 435),
+    "keyctl": (250, 219),
+    "shared memory": (29, 194),
+    "semaphores": (64, 190),
+    "queue of messages": (68, 186),
+    "named queue": (240, 180),
+    "kernel's log": (103, 116),
+}
 ARGUMENTS = {
-    "unshare": (0x10000000,), "ptrace": (0x4206, os.getppid(), 0, 0), "io_uring": (1, 0), "userfaultfd": (0,),
-    "mount": (0, 0, 0, 0, 0), "clone3": (0, 0), "keyctl": (0, -3, 0), "shared memory": (0x51195, 1, 0), "semaphores":
-    (0x51195, 1, 0), "queue of messages": (0x51195, 0), "named queue": (b"slipsnisse", 0, 0, 0), "kernel's log": (10, 0, 0),
-}  # fmt: skip
+    "unshare": (0x10000000,),
+    "ptrace": (0x4206, os.getppid(), 0, 0),
+    "io_uring": (1, 0),
+    "userfaultfd": (0,),
+    "mount": (0, 0, 0, 0, 0),
+    "clone3": (0, 0),
+    "keyctl": (0, -3, 0),
+    "shared memory": (0x51195, 1, 0),
+    "semaphores": (0x51195, 1, 0),
+    "queue of messages": (0x51195, 0),
+    "named queue": (b"slipsnisse", 0, 0, 0),
+    "kernel's log": (10, 0, 0),
+}
 OTHER_ABIS = {  # as a process of 32 bits would call, and as one of x32
     "32-bit calls": "import ctypes, mmap; m = mmap.mmap(-1, 4096, prot=7); m.write(bytes.fromhex('b814000000cd80c3'));"
     "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()",
@@ -85,7 +104,9 @@ def for_others(folder):
 
 def descriptors():
     """What it was given besides its three streams."""
-    return sorted(os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if valid(each))
+    return sorted(
+        os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if valid(each)
+    )
 
 
 def valid(number):
@@ -96,7 +117,8 @@ def valid(number):
 
 
 def datagram(path):
-    """Past a filter that looks at ``socket`` alone: one end of a pair sends to any socket with a path."""
+    """Past a filter that looks at ``socket`` alone: one end of a pair sends to any socket with a
+    path."""
     for end in (pair := socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)):
         end.settimeout(5)
     pair[0].sendto(b"x", path)
@@ -108,7 +130,8 @@ def same_limit(pid):
 
 
 def other_abi(program):
-    """Killed for it (by the filter, or by a kernel that has no such calls), which stands for a refusal."""
+    """Killed for it (by the filter, or by a kernel that has no such calls), which stands for a
+    refusal."""
     ended = subprocess.run([sys.executable, "-I", "-S", "-c", program], check=False).returncode
     if ended < 0:
         raise PermissionError(errno.EPERM, "killed")
@@ -138,10 +161,14 @@ def works():
 
 def call(context):
     wanted = context.arguments
-    loopback, parent = ("127.0.0.1", wanted.get("port", 9)), wanted.get("another", os.getppid())
+    loopback = ("127.0.0.1", wanted.get("port", 9))
+    parent = wanted.get("another", os.getppid())
     found = {f"read {name}": tried(read, path) for name, path in wanted.get("read", {}).items()}
     found |= {f"write {name}": tried(write, path) for name, path in wanted.get("write", {}).items()}
-    found |= {f"empty {name}": tried(os.truncate, path, 0) for name, path in wanted.get("write", {}).items()}
+    found |= {
+        f"empty {name}": tried(os.truncate, path, 0)
+        for name, path in wanted.get("write", {}).items()
+    }
     found |= {
         "link": tried(os.symlink, "/etc/shadow", os.path.join(os.environ["HOME"], "out")),
         "read behind the link": tried(read, os.path.join(os.environ["HOME"], "out")),
@@ -163,8 +190,12 @@ def call(context):
         "shared memory's folder": tried(for_others, "/dev/shm"),
         "udp": tried(connect, socket.AF_INET, socket.SOCK_DGRAM, loopback),
         "raw": tried(connect, socket.AF_INET, socket.SOCK_RAW, loopback),
-        "path's socket": tried(connect, socket.AF_UNIX, socket.SOCK_STREAM, wanted.get("socket", "/nowhere")),
-        "abstract socket": tried(connect, socket.AF_UNIX, socket.SOCK_STREAM, "\0" + wanted.get("abstract", "x")),
+        "path's socket": tried(
+            connect, socket.AF_UNIX, socket.SOCK_STREAM, wanted.get("socket", "/nowhere")
+        ),
+        "abstract socket": tried(
+            connect, socket.AF_UNIX, socket.SOCK_STREAM, "\0" + wanted.get("abstract", "x")
+        ),
         "path's datagrams": tried(datagram, wanted.get("datagrams", "/nowhere")),
         "multipath": tried(opened, socket.AF_INET, socket.SOCK_STREAM, 262),
         "ping": tried(opened, socket.AF_INET, socket.SOCK_DGRAM, 1),
@@ -173,10 +204,22 @@ def call(context):
         "runs": tried(works),
     }
     arm = platform.machine() == "aarch64"
-    found |= {name: tried(system_call, numbers[arm], *ARGUMENTS[name]) for name, numbers in NUMBERS.items()}
-    found |= {} if arm else {name: tried(other_abi, program) for name, program in OTHER_ABIS.items()}
+    found |= {
+        name: tried(system_call, numbers[arm], *ARGUMENTS[name])
+        for name, numbers in NUMBERS.items()
+    }
+    found |= (
+        {} if arm else {name: tried(other_abi, program) for name, program in OTHER_ABIS.items()}
+    )
     return text(
-        json.dumps(found | {"environment": sorted(os.environ), "folder": os.getcwd(), "descriptors": descriptors()})
+        json.dumps(
+            found
+            | {
+                "environment": sorted(os.environ),
+                "folder": os.getcwd(),
+                "descriptors": descriptors(),
+            }
+        )
     )
 
 

@@ -1,12 +1,23 @@
-"""Fixed resources and templates of them; one tool changes the list. FAKE_MORE is listed as one more fixed resource."""
+"""Fixed resources and templates of them; one tool changes the list. FAKE_MORE is listed as one more
+fixed resource."""
 
 import os
 
 from rpc import Refused, Server, text, tool
 
-GUIDE = {"uri": "docs://guide", "name": "guide", "description": "How to begin.", "mimeType": "text/plain", "size": 5}
+GUIDE = {
+    "uri": "docs://guide",
+    "name": "guide",
+    "description": "How to begin.",
+    "mimeType": "text/plain",
+    "size": 5,
+}
 PIXEL = {"uri": "docs://pixel", "name": "pixel", "mimeType": "image/png"}
-ISSUE = {"uriTemplate": "repo://{owner}/issues/{number}", "name": "issue", "description": "One issue."}
+ISSUE = {
+    "uriTemplate": "repo://{owner}/issues/{number}",
+    "name": "issue",
+    "description": "One issue.",
+}
 BLOB = "iVBORw0KGgo="
 
 
@@ -23,7 +34,8 @@ class Resources(Server):
         return text("done")
 
     def answer(self, request):
-        method, params = request["method"], request.get("params") or {}
+        method = request["method"]
+        params = request.get("params") or {}
         whole = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         if method == "resources/list":
             return whole | {"resources": self.resources}
@@ -38,7 +50,11 @@ class Resources(Server):
             return {"uri": uri, "mimeType": "image/png", "blob": BLOB}
         if uri == "repo://me/issues/404":
             raise Refused(-32602, "There is no such issue.", {"uri": uri})
-        return {"uri": uri, "mimeType": "text/plain", "text": f"{uri} of {os.environ.get('FAKE_WHO', 'somebody')}"}
+        return {
+            "uri": uri,
+            "mimeType": "text/plain",
+            "text": f"{uri} of {os.environ.get('FAKE_WHO', 'somebody')}",
+        }
 
 
 if __name__ == "__main__":

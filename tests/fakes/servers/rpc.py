@@ -1,9 +1,10 @@
 """Raw JSON-RPC base of the fake servers: standard library only, both protocol eras, fast to start.
 
-FAKE_ERA is ``both`` (default), ``legacy`` or ``modern``. FAKE_JOURNAL names a file that gets one JSON
-line for each message received. FAKE_LISTED (a JSON list of definitions) is listed instead of the fake's
-own tools, and it then gives no instructions: what a test approved is what the server says. FAKE_INSTRUCTIONS names a
-file whose text is given instead, read at each handshake. Handlers run in threads, so a slow call does not block the others.
+FAKE_ERA is ``both`` (default), ``legacy`` or ``modern``. FAKE_JOURNAL names a file that gets one
+JSON line for each message received. FAKE_LISTED (a JSON list of definitions) is listed instead of
+the fake's own tools, and it then gives no instructions: what a test approved is what the server
+says. FAKE_INSTRUCTIONS names a file whose text is given instead, read at each handshake. Handlers
+run in threads, so a slow call does not block the others.
 """
 
 import json
@@ -20,7 +21,9 @@ _lock = threading.Lock()
 class Refused(Exception):
     def __init__(self, code, message, data=None):
         super().__init__(message)
-        self.error = {"code": code, "message": message} | ({"data": data} if data is not None else {})
+        self.error = {"code": code, "message": message} | (
+            {"data": data} if data is not None else {}
+        )
 
 
 def text(value):
@@ -28,7 +31,12 @@ def text(value):
 
 
 def tool(name, description="", schema=None, **more):
-    return {"name": name, "description": description, "inputSchema": schema or {"type": "object"}, **more}
+    return {
+        "name": name,
+        "description": description,
+        "inputSchema": schema or {"type": "object"},
+        **more,
+    }
 
 
 def write(data):
@@ -59,7 +67,12 @@ class Context:
     def progress(self, progress, total=None, message=None):
         token = self.meta.get("progressToken")
         if token is not None:
-            params = {"progressToken": token, "progress": progress, "total": total, "message": message}
+            params = {
+                "progressToken": token,
+                "progress": progress,
+                "total": total,
+                "message": message,
+            }
             send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 
 
@@ -67,7 +80,9 @@ class Server:
     def __init__(self, tools, call, *, name="fake", list_changed=True, threaded=True):
         listed = os.environ.get("FAKE_LISTED")
         self.tools = tools if listed is None else json.loads(listed)
-        self._instructions = {} if listed is not None else {"instructions": f"instructions of {name}"}
+        self._instructions = (
+            {} if listed is not None else {"instructions": f"instructions of {name}"}
+        )
         self.call = call
         self.name = name
         self.capabilities = {"tools": {"listChanged": True} if list_changed else {}}
@@ -95,7 +110,8 @@ class Server:
             send(note)
 
     def answer(self, request):
-        method, params = request["method"], request.get("params") or {}
+        method = request["method"]
+        params = request.get("params") or {}
         if method == "initialize" and self.era != "modern":
             info = {"name": self.name, "version": "1"}
             return {
@@ -112,12 +128,18 @@ class Server:
                 **self.instructions,
                 "ttlMs": 0,
                 "cacheScope": "private",
-                "_meta": {"io.modelcontextprotocol/serverInfo": {"name": self.name, "version": "1"}},
+                "_meta": {
+                    "io.modelcontextprotocol/serverInfo": {"name": self.name, "version": "1"}
+                },
             }
         if method == "ping":
             return {}
         if method == "tools/list":
-            return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} | self.list_tools(params)
+            return {
+                "resultType": "complete",
+                "ttlMs": 0,
+                "cacheScope": "private",
+            } | self.list_tools(params)
         if method == "tools/call":
             context = self.running.setdefault(request["id"], Context(params))
             result = self.call(context)
@@ -127,7 +149,8 @@ class Server:
         raise Refused(-32601, f"no method {method}")
 
     def handle(self, request):
-        known = request["id"] if type(request["id"]) is int else None  # as servers do that know no other ids
+        # as servers do that know no other ids
+        known = request["id"] if type(request["id"]) is int else None
         try:
             result = self.answer(request)
         except Refused as refused:
@@ -144,7 +167,13 @@ class Server:
             "_meta": {SUBSCRIPTION: request["id"]},
             "notifications": (request.get("params") or {}).get("notifications", {}),
         }
-        send({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
+        send(
+            {
+                "jsonrpc": "2.0",
+                "method": "notifications/subscriptions/acknowledged",
+                "params": params,
+            }
+        )
 
     def receive(self, message):
         journal(message)

@@ -1,7 +1,9 @@
-"""A server made with the official SDK that speaks both protocol versions and asks in the way of the older one.
+"""A server made with the official SDK that speaks both protocol versions and asks in the way of the
+older one.
 
-``test_elicitation`` and ``test_sampling`` send a request of their own while the call waits, as servers ported from SDK 1 do;
-``in_rounds`` returns its question, as only the newer version allows. Run it for stdio; ``make_server`` gives it for other transports.
+``test_elicitation`` and ``test_sampling`` send a request of their own while the call waits, as
+servers ported from SDK 1 do; ``in_rounds`` returns its question, as only the newer version allows.
+Run it for stdio; ``make_server`` gives it for other transports.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def make_server(**options: Any) -> MCPServer:
     async def test_elicitation(message: str, ctx: Context) -> str:
         """Ask the person. What goes wrong is said by the SDK."""
         answer = await ctx.elicit(message, Person)
-        return f"{answer.action}: {answer.data.username}" if answer.action == "accept" else answer.action
+        return (
+            f"{answer.action}: {answer.data.username}"
+            if answer.action == "accept"
+            else answer.action
+        )
 
     @server.tool()
     async def test_sampling(prompt: str, ctx: Context) -> str:
@@ -43,7 +49,9 @@ def make_server(**options: Any) -> MCPServer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", MCPDeprecationWarning)
-                asking = ctx.session.create_message([message], max_tokens=100, related_request_id=ctx.request_id)
+                asking = ctx.session.create_message(
+                    [message], max_tokens=100, related_request_id=ctx.request_id
+                )
                 answer = await asking
         except Exception as error:
             return f"Sampling is not possible: {error}"

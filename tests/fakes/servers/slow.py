@@ -1,6 +1,7 @@
 """Counts up to ``steps`` with a pause of ``pause`` seconds, reports progress, stops when cancelled.
 
-With ``until`` it goes on, whatever the steps, when there is a file of that name; with ``refuse`` it says no in the end.
+With ``until`` it goes on, whatever the steps, when there is a file of that name; with ``refuse`` it
+says no in the end.
 """
 
 import os
@@ -9,7 +10,8 @@ from rpc import Refused, Server, text, tool
 
 
 def call(context):
-    steps, pause = context.arguments.get("steps", 3), context.arguments.get("pause", 0.01)
+    steps = context.arguments.get("steps", 3)
+    pause = context.arguments.get("pause", 0.01)
     for step in range(steps):
         context.progress(step + 1, steps, f"step {step + 1}")
         if context.cancelled.wait(pause):

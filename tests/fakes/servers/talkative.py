@@ -1,7 +1,9 @@
-"""What servers have besides lists: suggestions, log lines, word of changed resources, links in results. Both eras.
+"""What servers have besides lists: suggestions, log lines, word of changed resources, links in
+results. Both eras.
 
-Tools: ``log`` says a line of every level during the call, ``flood`` many, ``die`` ends it, ``hold`` answers after a ``log``, ``touch`` changes a resource, ``link`` answers with
-links, ``make`` and ``show`` need an argument. FAKE_WHO is its name, API_KEY a secret that it gives away.
+Tools: ``log`` says a line of every level during the call, ``flood`` many, ``die`` ends it, ``hold``
+answers after a ``log``, ``touch`` changes a resource, ``link`` answers with links, ``make`` and
+``show`` need an argument. FAKE_WHO is its name, API_KEY a secret that it gives away.
 """
 
 import os
@@ -11,32 +13,54 @@ from rpc import SUBSCRIPTION, Refused, Server, send, tool
 
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 OWNERS = ["me", "mine", "you"]
-REVIEW = {"name": "review", "description": "Look through a file.", "arguments": [{"name": "path"}, {"name": "tone"}]}
-ISSUE = {"uriTemplate": "repo://{owner}/issues/{number}", "name": "issue", "description": "One issue."}
+REVIEW = {
+    "name": "review",
+    "description": "Look through a file.",
+    "arguments": [{"name": "path"}, {"name": "tone"}],
+}
+ISSUE = {
+    "uriTemplate": "repo://{owner}/issues/{number}",
+    "name": "issue",
+    "description": "One issue.",
+}
 GUIDE = {"uri": "docs://guide", "name": "guide", "description": "How to begin."}
 UI = "ui://widget/main.html"
 LINK = {"type": "resource_link", "uri": "made://report/7", "name": "report"}
 NAMES = ("log", "flood", "touch", "link", "widget", "count", "hold", "die", "make", "show")
-PAGE, MADE = "ui://show/main.html", {"type": "resource_link", "uri": "made://report/8", "name": "made"}
+PAGE = "ui://show/main.html"
+MADE = {"type": "resource_link", "uri": "made://report/8", "name": "made"}
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
 
 def shown(name):
-    if name in ("make", "show"):  # with a required argument, and a definition that no other server has
+    # with a required argument, and a definition that no other server has
+    if name in ("make", "show"):
         title = os.environ.get("FAKE_WHO", "somebody")
         row = {"rows": {"type": "integer"}}
-        schema = {"title": title, "properties": row, "required": ["rows"], "additionalProperties": False}
+        schema = {
+            "title": title,
+            "properties": row,
+            "required": ["rows"],
+            "additionalProperties": False,
+        }
         more = {"_meta": {"ui": {"resourceUri": PAGE}}} if name == "show" else {}
         return tool(name, schema={"type": "object", **schema}, **more)
-    return tool(name, _meta={"ui": {"resourceUri": UI}, "kept": 1}) if name == "widget" else tool(name)
+    return (
+        tool(name, _meta={"ui": {"resourceUri": UI}, "kept": 1}) if name == "widget" else tool(name)
+    )
 
 
 class Talkative(Server):
     def __init__(self):
-        super().__init__([shown(name) for name in NAMES], self.called, name="talkative", threaded=True)
+        super().__init__(
+            [shown(name) for name in NAMES], self.called, name="talkative", threaded=True
+        )
         self.capabilities |= {
-            "prompts": {}, "resources": {"subscribe": True, "listChanged": True}, "completions": {}, "logging": {},
-        }  # fmt: skip
+            "prompts": {},
+            "resources": {"subscribe": True, "listChanged": True},
+            "completions": {},
+            "logging": {},
+        }
         self.who = os.environ.get("FAKE_WHO", "somebody")
         self.level = None
         self.subscribed = {}
@@ -80,7 +104,13 @@ class Talkative(Server):
         for key, uris in list(self.subscribed.items()):
             if uri in uris:
                 meta = {"_meta": {SUBSCRIPTION: key}} if key is not None else {}
-                send({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri, **meta}})
+                send(
+                    {
+                        "jsonrpc": "2.0",
+                        "method": "notifications/resources/updated",
+                        "params": {"uri": uri, **meta},
+                    }
+                )
 
     def do_link(self, context):
         pass
@@ -94,7 +124,8 @@ class Talkative(Server):
         self.counted = sum(len(uris) for uris in self.subscribed.values())
 
     def answer(self, request):
-        method, params = request["method"], request.get("params") or {}
+        method = request["method"]
+        params = request.get("params") or {}
         if method == "initialize":
             self.era = "legacy"
         elif method == "server/discover" and self.era == "both":
@@ -120,7 +151,11 @@ class Talkative(Server):
 
     def content(self, uri):
         if uri in (UI, PAGE):
-            return {"uri": uri, "mimeType": "text/html;profile=mcp-app", "text": f"<p>{self.who}</p>"}
+            return {
+                "uri": uri,
+                "mimeType": "text/html;profile=mcp-app",
+                "text": f"<p>{self.who}</p>",
+            }
         if uri.startswith("secret://"):
             raise Refused(-32602, "no such thing", {"uri": uri})
         return {"uri": uri, "mimeType": "text/plain", "text": f"{uri} of {self.who}"}
@@ -131,12 +166,17 @@ class Talkative(Server):
         return {"resultType": "complete", "completion": self.suggest(params)}
 
     def suggest(self, params):
-        name, value = params["argument"]["name"], params["argument"]["value"]
+        name = params["argument"]["name"]
+        value = params["argument"]["value"]
         known = (params.get("context") or {}).get("arguments") or {}
         if value == "refused":
             raise Refused(-32602, f"refused by {os.environ.get('API_KEY')}")
         if value == "many":
-            return {"values": [f"v{number}" for number in range(250)], "total": 250, "hasMore": False}
+            return {
+                "values": [f"v{number}" for number in range(250)],
+                "total": 250,
+                "hasMore": False,
+            }
         if name == "number":
             return {"values": [f"{known.get('owner')}-{number}" for number in (1, 2)]}
         if name == "owner":

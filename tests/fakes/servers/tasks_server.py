@@ -1,9 +1,11 @@
-"""A server that makes tasks of its own (``io.modelcontextprotocol/tasks``, 2026-07-28), on the SDK's public hooks.
+"""A server that makes tasks of its own (``io.modelcontextprotocol/tasks``, 2026-07-28), on the
+SDK's public hooks.
 
-Its tools are those that the official suite's ``tasks-*`` scenarios name, and a few for what the suite
-does not ask. Run it for stdio, or use ``make_server()`` behind HTTP (``tests.fakes.sdk.serving``).
-FAKE_JOURNAL names a file that gets one JSON line ``{"method", "params"}`` for each request received.
-FAKE_POLL_MS is the poll interval it asks for (100). Tasks live in the process: a new one knows none.
+Its tools are those that the official suite's ``tasks-*`` scenarios name, and a few for what the
+suite does not ask. Run it for stdio, or use ``make_server()`` behind HTTP
+(``tests.fakes.sdk.serving``). FAKE_JOURNAL names a file that gets one JSON line ``{"method",
+"params"}`` for each request received. FAKE_POLL_MS is the poll interval it asks for (100). Tasks
+live in the process: a new one knows none.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def text(value: str, **more: Any) -> dict[str, Any]:
 
 def question(message: str, **properties: Any) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": schema}}
+    return {
+        "method": "elicitation/create",
+        "params": {"mode": "form", "message": message, "requestedSchema": schema},
+    }
 
 
 def _now() -> str:
@@ -58,7 +63,9 @@ class Job:
 
     def become(self, status: str, **outcome: Any) -> None:
         if self.status not in TERMINAL:
-            self.status, self.outcome, self.updated = status, outcome, _now()
+            self.status = status
+            self.outcome = outcome
+            self.updated = _now()
 
     async def ask(self, **requests: Any) -> dict[str, Any]:
         self.asked = requests
@@ -78,11 +85,19 @@ class Job:
 
     def shown(self) -> dict[str, Any]:
         view: dict[str, Any] = {
-            "taskId": self.id, "status": self.status, "createdAt": self.created, "lastUpdatedAt": self.updated,
-            "ttlMs": TTL_MS, "pollIntervalMs": int(os.environ.get("FAKE_POLL_MS", "100")),
+            "taskId": self.id,
+            "status": self.status,
+            "createdAt": self.created,
+            "lastUpdatedAt": self.updated,
+            "ttlMs": TTL_MS,
+            "pollIntervalMs": int(os.environ.get("FAKE_POLL_MS", "100")),
             "statusMessage": self.message,
-        }  # fmt: skip
-        return view | self.outcome | ({"inputRequests": self.asked} if self.status == "input_required" else {})
+        }
+        return (
+            view
+            | self.outcome
+            | ({"inputRequests": self.asked} if self.status == "input_required" else {})
+        )
 
 
 Work = Callable[[Job, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -99,7 +114,10 @@ async def slow_compute(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
             await asyncio.sleep(0.02)
     else:
         await asyncio.sleep(float(arguments.get("seconds", 1)))
-    return text(f"computed {arguments.get('label', '')}".strip(), structuredContent={"label": arguments.get("label")})
+    return text(
+        f"computed {arguments.get('label', '')}".strip(),
+        structuredContent={"label": arguments.get("label")},
+    )
 
 
 async def failing_job(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +139,9 @@ async def confirm_delete(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
 
 async def multi_input(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
     name = {"type": "string"}
-    answers = await job.ask(first=question("First name?", name=name), second=question("Second name?", name=name))
+    answers = await job.ask(
+        first=question("First name?", name=name), second=question("Second name?", name=name)
+    )
     return text(json.dumps(answers))
 
 
@@ -133,14 +153,20 @@ async def vanish(job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 JOBS: dict[str, Work] = {
-    "slow_compute": slow_compute, "failing_job": failing_job, "protocol_error_job": protocol_error_job,
-    "confirm_delete": confirm_delete, "multi_input": multi_input, "vanish": vanish,
-}  # fmt: skip
+    "slow_compute": slow_compute,
+    "failing_job": failing_job,
+    "protocol_error_job": protocol_error_job,
+    "confirm_delete": confirm_delete,
+    "multi_input": multi_input,
+    "vanish": vanish,
+}
 SYNC: dict[str, Work] = {"greet": greet}
 ONLY_AS_TASK = {"failing_job"}
 ANY = {"type": "object"}
-TOOLS = [{"name": name, "description": f"Test tool {name}.", "inputSchema": ANY} for name in
-         [*SYNC, *JOBS, "test_tool_with_task", "task_anyway"]]  # fmt: skip
+TOOLS = [
+    {"name": name, "description": f"Test tool {name}.", "inputSchema": ANY}
+    for name in [*SYNC, *JOBS, "test_tool_with_task", "task_anyway"]
+]
 
 
 class GetParams(t.RequestParams):
@@ -154,7 +180,9 @@ class UpdateParams(GetParams):
 class TasksServer:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
-        server: Server[Any] = Server("tasks", version="1", on_list_tools=self._list, on_call_tool=self._call)
+        server: Server[Any] = Server(
+            "tasks", version="1", on_list_tools=self._list, on_call_tool=self._call
+        )
         server.extensions[TASKS] = {}
         server.add_request_handler("tasks/get", GetParams, self._get)
         server.add_request_handler("tasks/update", UpdateParams, self._update)
@@ -173,7 +201,9 @@ class TasksServer:
         return {"tools": TOOLS, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
     async def _call(self, ctx: Any, params: t.CallToolRequestParams) -> Any:
-        name, arguments, declared = params.name, params.arguments or {}, speaks_tasks(ctx)
+        name = params.name
+        arguments = params.arguments or {}
+        declared = speaks_tasks(ctx)
         if name in ONLY_AS_TASK and not declared:
             raise MCPError(-32021, f"{name} runs only as a task", NEEDED)
         if name == "test_tool_with_task":
@@ -195,7 +225,11 @@ class TasksServer:
     def _named_first(self, params: t.CallToolRequestParams, declared: bool) -> dict[str, Any]:
         """Round 1 asks for a name (MRTR); round 2 makes a task."""
         given = (params.input_responses or {}).get("user_name")
-        content = getattr(given, "content", None) or (given or {}).get("content") if given is not None else None
+        content = (
+            getattr(given, "content", None) or (given or {}).get("content")
+            if given is not None
+            else None
+        )
         if not content:
             asked = {"user_name": question("What is your name?", name={"type": "string"})}
             return {"resultType": "input_required", "inputRequests": asked}
@@ -215,7 +249,10 @@ class TasksServer:
             result = await work(job, arguments)
             if not job.id:
                 del self.jobs[own]
-            job.become("completed", result={key: value for key, value in result.items() if key != "resultType"})
+            job.become(
+                "completed",
+                result={key: value for key, value in result.items() if key != "resultType"},
+            )
         except MCPError as error:
             job.message = error.error.message
             job.become("failed", error=error.error.model_dump(exclude_none=True))

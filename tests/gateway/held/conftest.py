@@ -14,11 +14,24 @@ from mcpregistry.domain.lifecycle import State
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.approvals import votes
 from tests.fakes.journals import noted
-from tests.fakes.stage import MODERN, Stage, Web, folder, fresh, in_order, listed, outside, seen_outside, web
+from tests.fakes.stage import (
+    MODERN,
+    Stage,
+    Web,
+    folder,
+    fresh,
+    in_order,
+    listed,
+    outside,
+    seen_outside,
+    web,
+)
 
 LEGACY = "2025-11-25"
 ERAS = [LEGACY, MODERN]
-LONG_HOLD, SHORT_HOLD = "3600", "0.3"  # the long one outlasts every wait of a test
+# the long one outlasts every wait of a test
+LONG_HOLD = "3600"
+SHORT_HOLD = "0.3"
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +41,20 @@ def journal() -> Path:
 
 @pytest.fixture(scope="module")
 def token(stage: Stage, journal: Path) -> str:
-    """ "ask" is held; "mine" is held and its requester may confirm; "typed" is held and has an output schema."""
+    """ "ask" is held; "mine" is held and its requester may confirm; "typed" is held and has an
+    output schema."""
     stage.endpoint()
     typed = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools = [*listed("ask", "mine", "anyway"), *listed("typed", outputSchema=typed)]
     server = stage.fake("echo", tools, FAKE_JOURNAL=str(journal))
     for tool in server.tools.all():
         PolicyRule.objects.create(
-            name=tool.name, outcome="ask", tool=tool,
-            requester_may_confirm=tool.name == "mine", run_if_caller_left=tool.name == "anyway",
-        )  # fmt: skip
+            name=tool.name,
+            outcome="ask",
+            tool=tool,
+            requester_may_confirm=tool.name == "mine",
+            run_if_caller_left=tool.name == "anyway",
+        )
     stage.agent("other", server)
     return stage.agent("local", server)
 
@@ -68,11 +85,14 @@ class Case:
     """One call with arguments of its own, and what became of it."""
 
     def __init__(self, approver: User, journal: Path) -> None:
-        self.approver, self.journal = approver, journal
+        self.approver = approver
+        self.journal = journal
         self.arguments = {"mark": fresh("case")}
 
     def _request(self) -> ApprovalRequest | None:
-        rows = ApprovalRequest.objects.select_related("call").filter(call__arguments__contains=self.arguments["mark"])
+        rows = ApprovalRequest.objects.select_related("call").filter(
+            call__arguments__contains=self.arguments["mark"]
+        )
         return in_order(rows, "call_id").last()
 
     async def request(self) -> ApprovalRequest:
@@ -87,11 +107,20 @@ class Case:
 
     async def approve(self, **more: Any) -> None:
         request = await self.request()
-        await outside(votes.vote, request_id=request.pk, user=self.approver, approve=True, via="web", **more)
+        await outside(
+            votes.vote, request_id=request.pk, user=self.approver, approve=True, via="web", **more
+        )
 
     async def reject(self, reason: str) -> None:
         request = await self.request()
-        await outside(votes.vote, request_id=request.pk, user=self.approver, approve=False, reason=reason, via="web")
+        await outside(
+            votes.vote,
+            request_id=request.pk,
+            user=self.approver,
+            approve=False,
+            reason=reason,
+            via="web",
+        )
 
     def sent(self) -> list[dict[str, Any]]:
         return [
@@ -115,4 +144,6 @@ def words(result: dict[str, Any]) -> str:
 
 
 def is_pending(result: dict[str, Any]) -> bool:
-    return (result.get("structuredContent") or {}).get("status") == "pending" or "PENDING APPROVAL" in words(result)
+    return (result.get("structuredContent") or {}).get(
+        "status"
+    ) == "pending" or "PENDING APPROVAL" in words(result)

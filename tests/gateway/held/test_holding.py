@@ -17,7 +17,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_is_held_with_progress_that_names_who_is_asked_and_how_long_is_left(site, token, case, era):
+async def test_a_call_is_held_with_progress_that_names_who_is_asked_and_how_long_is_left(
+    site, token, case, era
+):
     async with http_host(site, token, era=era) as host:
         calling = asyncio.create_task(host.call("echo__ask", case.arguments))
         told = await host.until_told("Waiting for an approver: ")
@@ -48,7 +50,9 @@ async def test_over_stdio_a_held_call_waits_and_then_runs(stage, token, case, er
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_refusal_reaches_the_model_with_its_reason_in_text_and_in_structure(site, token, case, era):
+async def test_a_refusal_reaches_the_model_with_its_reason_in_text_and_in_structure(
+    site, token, case, era
+):
     async with http_host(site, token, era=era) as host:
         calling = asyncio.create_task(host.call("echo__ask", case.arguments))
         await case.request()
@@ -62,7 +66,9 @@ async def test_a_refusal_reaches_the_model_with_its_reason_in_text_and_in_struct
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_edit_runs_instead_and_the_agent_reads_of_it_in_text_and_in_structure(site, token, case, era):
+async def test_an_edit_runs_instead_and_the_agent_reads_of_it_in_text_and_in_structure(
+    site, token, case, era
+):
     edited = case.arguments | {"amount": 5}
     case.arguments["amount"] = 900
     async with http_host(site, token, era=era) as host:
@@ -90,19 +96,30 @@ async def test_when_the_host_can_wait_no_longer_it_is_told_pending_completely_in
     assert result.get("isError") is not True  # no reason to try another way
     for said in (words(result), result["structuredContent"]["message"]):
         for part in (
-            request.pk, f"http://127.0.0.1:8000/approvals/{request.pk}/", "exactly the same arguments",
-            "mcp_approval_status", "has not run", "an approver",
-        ):  # fmt: skip
+            request.pk,
+            f"http://127.0.0.1:8000/approvals/{request.pk}/",
+            "exactly the same arguments",
+            "mcp_approval_status",
+            "has not run",
+            "an approver",
+        ):
             assert part in said
     assert result["structuredContent"] | {"message": ""} == {
-        "status": "pending", "message": "", "approval": request.pk, "call": request.call_id, "state": "pending",
-        "asked_of": "an approver", "url": f"http://127.0.0.1:8000/approvals/{request.pk}/",
+        "status": "pending",
+        "message": "",
+        "approval": request.pk,
+        "call": request.call_id,
+        "state": "pending",
+        "asked_of": "an approver",
+        "url": f"http://127.0.0.1:8000/approvals/{request.pk}/",
         "decide_by": request.decide_by.isoformat(timespec="seconds").replace("+00:00", "Z"),
-    }  # fmt: skip
+    }
     assert request.waiting_as == "away"
 
 
-async def test_pending_of_a_tool_with_an_output_schema_is_text_alone_so_that_no_client_drops_it(brisk, token, case):
+async def test_pending_of_a_tool_with_an_output_schema_is_text_alone_so_that_no_client_drops_it(
+    brisk, token, case
+):
     """The SDK's client raises for structured content that does not fit the schema it was shown."""
     for mode in ("legacy", MODERN):
         async with brisk.client(token, mode) as client:
@@ -113,7 +130,9 @@ async def test_pending_of_a_tool_with_an_output_schema_is_text_alone_so_that_no_
 
 @pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_identical_call_joins_and_once_approved_runs_once_and_gives_the_result(brisk, site, token, case, era):
+async def test_the_identical_call_joins_and_once_approved_runs_once_and_gives_the_result(
+    brisk, site, token, case, era
+):
     async with http_host(brisk, token, era=era) as host:
         assert is_pending(await host.call("echo__ask", case.arguments))
         assert is_pending(await host.call("echo__ask", case.arguments, progress=False))
@@ -122,7 +141,8 @@ async def test_the_identical_call_joins_and_once_approved_runs_once_and_gives_th
         result = await host.call("echo__ask", case.arguments)
         assert result["structuredContent"]["arguments"] == case.arguments
         assert len(await case.calls()) == 1
-        assert is_pending(await host.call("echo__ask", case.arguments))  # told once; the next one is a new one
+        # told once; the next one is a new one
+        assert is_pending(await host.call("echo__ask", case.arguments))
     assert len(case.sent()) == 1
     assert len(await case.calls()) == 2
 
@@ -145,12 +165,17 @@ async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, s
         http_host(site, token, era=LEGACY) as two,
         stdio_host(stage, "--cwd", str(folder())) as three,
     ):
-        calling = [asyncio.create_task(host.call("echo__ask", case.arguments)) for host in (one, two, three)]
+        calling = [
+            asyncio.create_task(host.call("echo__ask", case.arguments))
+            for host in (one, two, three)
+        ]
         for host in (one, two, three):
             await host.until_told("Waiting")
         await case.approve()
         results = await asyncio.gather(*calling)
-    assert {json.dumps(r["structuredContent"]["arguments"]) for r in results} == {json.dumps(case.arguments)}
+    assert {json.dumps(r["structuredContent"]["arguments"]) for r in results} == {
+        json.dumps(case.arguments)
+    }
     assert len(case.sent()) == len(await case.calls()) == 1
 
 
@@ -158,15 +183,28 @@ async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, s
 
 
 @pytest.mark.exhaustive(
-    but=("True-http-2025-11-25", "True-stdio-2026-07-28", "False-http-2026-07-28", "False-stdio-2025-11-25")
+    but=(
+        "True-http-2025-11-25",
+        "True-stdio-2026-07-28",
+        "False-http-2026-07-28",
+        "False-stdio-2025-11-25",
+    )
 )
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 @pytest.mark.parametrize("progress", [True, False])
-async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, stage, token, case, era, door, progress):
-    opened = http_host(site, token, era=era) if door == "http" else stdio_host(stage, "--cwd", str(folder()), era=era)
+async def test_a_host_that_cancels_before_the_decision_ends_the_request(
+    site, stage, token, case, era, door, progress
+):
+    opened = (
+        http_host(site, token, era=era)
+        if door == "http"
+        else stdio_host(stage, "--cwd", str(folder()), era=era)
+    )
     async with opened as host:
-        calling = asyncio.create_task(host.call("echo__ask", case.arguments, request_id=77, progress=progress))
+        calling = asyncio.create_task(
+            host.call("echo__ask", case.arguments, request_id=77, progress=progress)
+        )
         await case.request()
         await host.cancel(77)
         request = await case.until(State.CANCELLED)
@@ -178,8 +216,11 @@ async def test_a_host_that_cancels_before_the_decision_ends_the_request(site, st
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_connection_that_is_lost_over_http_ends_the_request_in_both_eras(site, token, case, era):
-    """The older era says that this is no cancellation; but nobody is left to whom the result could be told."""
+async def test_a_connection_that_is_lost_over_http_ends_the_request_in_both_eras(
+    site, token, case, era
+):
+    """The older era says that this is no cancellation; but nobody is left to whom the result could
+    be told."""
     async with http_host(site, token, era=era) as host:
         calling = asyncio.create_task(host.call("echo__ask", case.arguments))
         await host.until_told("Waiting")
@@ -201,7 +242,8 @@ async def test_a_host_that_closes_its_pipe_ends_the_request(stage, token, case):
 
 
 async def test_a_killed_runmcp_leaves_the_request_to_the_next_identical_call(stage, token, case):
-    """Our own death is no word of the caller's: whoever comes back joins, and gets the one result."""
+    """Our own death is no word of the caller's: whoever comes back joins, and gets the one
+    result."""
     async with stdio_host(stage, "--cwd", str(folder())) as host:
         calling = asyncio.create_task(host.call("echo__ask", case.arguments))
         await host.until_told("Waiting")
@@ -209,7 +251,9 @@ async def test_a_killed_runmcp_leaves_the_request_to_the_next_identical_call(sta
         calling.cancel()
     await case.approve()
     async with stdio_host(stage, "--cwd", str(folder())) as host:
-        assert (await host.call("echo__ask", case.arguments))["structuredContent"]["arguments"] == case.arguments
+        assert (await host.call("echo__ask", case.arguments))["structuredContent"][
+            "arguments"
+        ] == case.arguments
     assert len(case.sent()) == len(await case.calls()) == 1
 
 
@@ -222,7 +266,8 @@ async def test_a_joiner_that_leaves_takes_nothing_from_those_who_stay(site, toke
         await leaves.cancel(9)
         with pytest.raises(Lost):
             await leaving
-        await asyncio.sleep(0.3)  # long enough for a wrong cancel to show; the approval below would fail then
+        # long enough for a wrong cancel to show; the approval below would fail then
+        await asyncio.sleep(0.3)
         await case.approve()
         assert (await staying)["structuredContent"]["arguments"] == case.arguments
     assert len(case.sent()) == 1
@@ -232,7 +277,9 @@ async def test_a_joiner_that_leaves_takes_nothing_from_those_who_stay(site, toke
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_cancel_that_comes_after_the_answer_is_ignored(stage, token, case, era):
     """opencode sends one after every result; the request that is pending must survive it."""
-    async with stdio_host(stage, "--cwd", str(folder()), era=era, env={"SLIPSNISSE_HOLD": SHORT_HOLD}) as host:
+    async with stdio_host(
+        stage, "--cwd", str(folder()), era=era, env={"SLIPSNISSE_HOLD": SHORT_HOLD}
+    ) as host:
         assert is_pending(await host.call("echo__ask", case.arguments, request_id=5))
         for _ in range(2):
             await host.cancel(5)

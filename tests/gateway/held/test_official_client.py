@@ -20,20 +20,27 @@ DOORS = [(door, era) for door in ("http", "sse", "ws", "stdio") for era in ("leg
 
 
 @contextlib.asynccontextmanager
-async def client_at(door: str, era: str, stage: Stage, site: Web, token: str, **options: Any) -> AsyncIterator[Client]:
-    # One without a name of its own would be held for four seconds only, and one that went away less than before.
+async def client_at(
+    door: str, era: str, stage: Stage, site: Web, token: str, **options: Any
+) -> AsyncIterator[Client]:
+    # One without a name of its own would be held for four seconds only, and one that went away less
+    # than before.
     options["client_info"] = t.Implementation(name=fresh("patient"), version="1")
     if door != "stdio":
         async with site.client(token, era, door=door, **options) as client:
             yield client
     else:
-        async with Client(stage.runmcp("--cwd", str(folder())), mode=era, cache=None, **options) as client:
+        async with Client(
+            stage.runmcp("--cwd", str(folder())), mode=era, cache=None, **options
+        ) as client:
             yield client
 
 
 @pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
 @pytest.mark.parametrize(("door", "era"), DOORS)
-async def test_progress_is_heard_and_the_result_comes_when_it_is_approved(stage, site, token, case: Case, door, era):
+async def test_progress_is_heard_and_the_result_comes_when_it_is_approved(
+    stage, site, token, case: Case, door, era
+):
     told = asyncio.Event()
     heard: list[str] = []
 
@@ -42,7 +49,9 @@ async def test_progress_is_heard_and_the_result_comes_when_it_is_approved(stage,
         told.set()
 
     async with client_at(door, era, stage, site, token) as client:
-        calling = asyncio.create_task(client.call_tool("echo__ask", case.arguments, progress_callback=on_progress))
+        calling = asyncio.create_task(
+            client.call_tool("echo__ask", case.arguments, progress_callback=on_progress)
+        )
         await told.wait()
         await case.approve()
         result = await calling
@@ -69,14 +78,16 @@ async def test_the_person_at_the_client_confirms(stage, site, token, case: Case,
 
 @pytest.mark.exhaustive(but=("http-2026-07-28",))
 @pytest.mark.parametrize(("door", "era"), DOORS)
-async def test_a_client_that_gives_up_on_the_call_takes_the_request_along(stage, site, token, case: Case, door, era):
+async def test_a_client_that_gives_up_on_the_call_takes_the_request_along(
+    stage, site, token, case: Case, door, era
+):
     async with client_at(door, era, stage, site, token) as client:
         calling = asyncio.create_task(client.call_tool("echo__ask", case.arguments))
         await case.request()
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
         await case.until("cancelled")
-        assert (await client.call_tool("mcp_approval_status", {"id": (await case.request()).pk})).structured_content[
-            "state"
-        ] == "cancelled"
+        assert (
+            await client.call_tool("mcp_approval_status", {"id": (await case.request()).pk})
+        ).structured_content["state"] == "cancelled"
     assert case.sent() == []

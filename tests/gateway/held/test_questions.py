@@ -1,4 +1,5 @@
-"""Questions to the person at the host, in both eras, and the sealed state that travels with them."""
+"""Questions to the person at the host, in both eras, and the sealed state that travels with
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ async def test_where_the_rule_lets_the_requester_confirm_the_person_at_the_host_
 ):
     options: dict[str, Any] = {"era": era, "abilities": FORM, "person": yes, "name": "claude-code"}
     opened = (
-        http_host(site, token, **options) if door == "http" else stdio_host(stage, "--cwd", str(folder()), **options)
+        http_host(site, token, **options)
+        if door == "http"
+        else stdio_host(stage, "--cwd", str(folder()), **options)
     )
     async with opened as host:
         result = await host.call("echo__mine", case.arguments)
@@ -50,15 +53,21 @@ async def test_a_rule_that_keeps_the_requester_out_never_asks_him(brisk, token, 
 
 @pytest.mark.parametrize("action", ["cancel", "decline"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(site, token, case, era, action):
-    """Claude Code -p cancels, Codex exec and Copilot -p decline: the next step follows, and people can still decide."""
+async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(
+    site, token, case, era, action
+):
+    """Claude Code -p cancels, Codex exec and Copilot -p decline: the next step follows, and people
+    can still decide."""
 
     async def headless(params: dict[str, Any]) -> dict[str, Any]:
         return {"action": action}
 
-    async with http_host(site, token, era=era, abilities=FORM, person=headless, name="codex-mcp-client") as host:
+    async with http_host(
+        site, token, era=era, abilities=FORM, person=headless, name="codex-mcp-client"
+    ) as host:
         while True:
-            calling, began = asyncio.create_task(host.call("echo__mine", case.arguments)), time.monotonic()
+            calling = asyncio.create_task(host.call("echo__mine", case.arguments))
+            began = time.monotonic()
             telling = asyncio.create_task(host.until_told("Waiting for an approver"))
             await asyncio.wait({calling, telling}, return_when=asyncio.FIRST_COMPLETED)
             if telling.done() or time.monotonic() - began < PEOPLE_NEED:
@@ -77,10 +86,13 @@ async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(site, to
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_person_who_reads_and_declines_ends_the_call(site, token, case, era):
     async def reads(params: dict[str, Any]) -> dict[str, Any]:
-        await asyncio.sleep(2.0)  # what is measured: nobody reads faster than a second, by a clock that may be put back
+        # what is measured: nobody reads faster than a second, by a clock that may be put back
+        await asyncio.sleep(2.0)
         return {"action": "decline"}
 
-    async with http_host(site, token, era=era, abilities=FORM, person=reads, name="claude-code") as host:
+    async with http_host(
+        site, token, era=era, abilities=FORM, person=reads, name="claude-code"
+    ) as host:
         result = await host.call("echo__mine", case.arguments)
     assert result["isError"] is True
     assert "by the user of claude-code" in words(result)
@@ -127,22 +139,31 @@ async def test_a_request_refused_by_an_approver_stays_refused_when_the_person_at
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_url_mode_leads_to_the_page_and_never_decides(brisk, token, case, era):
-    async with http_host(brisk, token, era=era, abilities=URL, person=yes, name="claude-code") as host:
+    async with http_host(
+        brisk, token, era=era, abilities=URL, person=yes, name="claude-code"
+    ) as host:
         assert is_pending(await host.call("echo__mine", case.arguments))
     (asked,) = host.asked
     request = await case.request()
-    assert (asked["mode"], asked["url"]) == ("url", f"http://127.0.0.1:8000/approvals/{request.pk}/")
+    assert (asked["mode"], asked["url"]) == (
+        "url",
+        f"http://127.0.0.1:8000/approvals/{request.pk}/",
+    )
     assert request.call.state == State.PENDING
 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_copilot_is_never_asked_by_url(brisk, token, case, era):
-    async with http_host(brisk, token, era=era, abilities=URL, person=yes, name="copilot-cli") as host:
+    async with http_host(
+        brisk, token, era=era, abilities=URL, person=yes, name="copilot-cli"
+    ) as host:
         assert is_pending(await host.call("echo__mine", case.arguments))
     assert host.asked == []
 
 
-async def test_arguments_that_no_dialogue_shows_whole_are_confirmed_on_the_page_only(brisk, token, case):
+async def test_arguments_that_no_dialogue_shows_whole_are_confirmed_on_the_page_only(
+    brisk, token, case
+):
     case.arguments["long"] = "x" * 5_000
     async with http_host(brisk, token, abilities=BOTH, person=yes) as host:
         assert is_pending(await host.call("echo__mine", case.arguments))
@@ -156,7 +177,9 @@ async def test_arguments_that_no_dialogue_shows_whole_are_confirmed_on_the_page_
 # The sealed state of a question
 
 
-async def asked_once(host: Host, case: Case, tool: str = "echo__mine") -> tuple[dict[str, Any], dict[str, Any]]:
+async def asked_once(
+    host: Host, case: Case, tool: str = "echo__mine"
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parameters of a first round, and its ``input_required`` answer."""
     params = {"name": tool, "arguments": case.arguments, "_meta": host.meta()}
     answer = await host.request("tools/call", params)
@@ -168,8 +191,10 @@ async def test_a_state_that_was_changed_copied_stolen_or_used_for_another_call_i
     site, brisk, stage, token, case
 ):
     site.wait_known(stage.tokens["other"])
-    async with http_host(site, token, abilities=FORM, person=yes) as host, \
-            http_host(site, stage.tokens["other"], abilities=FORM) as stranger:  # fmt: skip
+    async with (
+        http_host(site, token, abilities=FORM, person=yes) as host,
+        http_host(site, stage.tokens["other"], abilities=FORM) as stranger,
+    ):
         params, question = await asked_once(host, case)
         reply = await host.answers(question)
         state = reply["requestState"]
@@ -195,8 +220,10 @@ async def test_a_state_that_was_changed_copied_stolen_or_used_for_another_call_i
 
 
 async def test_a_state_is_good_in_every_process_of_the_site(site, brisk, token, case):
-    async with http_host(site, token, abilities=FORM, person=yes) as here, \
-            http_host(brisk, token, abilities=FORM, person=yes) as there:  # fmt: skip
+    async with (
+        http_host(site, token, abilities=FORM, person=yes) as here,
+        http_host(brisk, token, abilities=FORM, person=yes) as there,
+    ):
         params, question = await asked_once(here, case)
         answer = await there.request("tools/call", params | await here.answers(question))
         assert answer["result"]["structuredContent"]["arguments"] == case.arguments
@@ -208,9 +235,13 @@ async def test_a_state_is_good_in_every_process_of_the_site(site, brisk, token, 
 async def test_a_repeated_call_that_brings_no_answer_is_asked_again(site, token, case):
     async with http_host(site, token, abilities=FORM, person=yes) as host:
         params, question = await asked_once(host, case)
-        answer = await host.request("tools/call", params | {"requestState": question["requestState"]})
+        answer = await host.request(
+            "tools/call", params | {"requestState": question["requestState"]}
+        )
         assert answer["result"]["resultType"] == "input_required"
-        assert "result" in await host.request("tools/call", params | await host.answers(answer["result"]))
+        assert "result" in await host.request(
+            "tools/call", params | await host.answers(answer["result"])
+        )
     assert len(case.sent()) == len(await case.calls()) == 1
 
 

@@ -18,9 +18,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 @pytest.mark.exhaustive(but=("2026-07-28",))
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_status_tool_tells_an_agent_how_its_own_call_stands(brisk, stage, token, case, era):
+async def test_the_status_tool_tells_an_agent_how_its_own_call_stands(
+    brisk, stage, token, case, era
+):
     brisk.wait_known(stage.tokens["other"])
-    async with http_host(brisk, token, era=era) as host, http_host(brisk, stage.tokens["other"], era=era) as stranger:
+    async with (
+        http_host(brisk, token, era=era) as host,
+        http_host(brisk, stage.tokens["other"], era=era) as stranger,
+    ):
         assert (await host.tools())["mcp_approval_status"]["annotations"]["readOnlyHint"] is True
         assert is_pending(await host.call("echo__ask", case.arguments))
         request = await case.request()
@@ -32,13 +37,16 @@ async def test_the_status_tool_tells_an_agent_how_its_own_call_stands(brisk, sta
             assert (await status(host, held_id))["structuredContent"]["status"] == "pending"
         by_its_other_name = await host.call("mcp_approval_status", {"approval": request.pk})
         assert by_its_other_name["structuredContent"]["status"] == "pending"
-        foreign, unknown = await status(stranger, request.pk), await status(stranger, "0" * 32)
+        foreign = await status(stranger, request.pk)
+        unknown = await status(stranger, "0" * 32)
         assert foreign["isError"] is unknown["isError"] is True
         assert {**foreign, "_meta": 0} == {**unknown, "_meta": 0}
         await case.approve()
         assert "has not run yet" in (await status(host, request.pk))["structuredContent"]["message"]
         assert case.sent() == []  # asking how it stands runs nothing
-        await outside(held_calls.cancel, request_id=request.pk, reason="changed my mind", actor="agent:local")
+        await outside(
+            held_calls.cancel, request_id=request.pk, reason="changed my mind", actor="agent:local"
+        )
         ended = await status(host, request.pk)
         assert ended["structuredContent"]["state"] == "cancelled"
         assert "changed my mind" in words(ended)
@@ -61,7 +69,9 @@ async def test_no_tool_of_a_server_takes_the_name_of_ours_and_agents_that_are_ne
     def rows() -> str:
         stage.endpoint(slug="plain", naming_style="plain")
         thief = stage.fake("multi", listed("mcp_approval_status"), slug="thief")
-        PolicyRule.objects.create(name="of another agent", outcome="ask", agent=stage.token("other").agent)
+        PolicyRule.objects.create(
+            name="of another agent", outcome="ask", agent=stage.token("other").agent
+        )
         return stage.agent("thieves", thief)
 
     found = await outside(rows)

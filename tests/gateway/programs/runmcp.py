@@ -1,7 +1,8 @@
-"""``runmcp`` whose server is there only once the host's first lines were read, as when it is slow to load.
+"""``runmcp`` whose server is there only once the host's first lines were read, as when it is slow
+to load.
 
-``python -m tests.gateway.programs.runmcp LINES [ARGUMENTS]``. Forked, it is loaded at once: without this, a test would
-not know whether an answer came early.
+``python -m tests.gateway.programs.runmcp LINES [ARGUMENTS]``. Forked, it is loaded at once: without
+this, a test would not know whether an answer came early.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A web process without a socket, until it has kept what the next ``runmcp`` may say.
 
-``python -m tests.gateway.programs.web GLOB [ASSIGNMENTS WORD]``: it waits for files that match, then changes every
-endpoint so and waits until all of them contain the word.
+``python -m tests.gateway.programs.web GLOB [ASSIGNMENTS WORD]``: it waits for files that match,
+then changes every endpoint so and waits until all of them contain the word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ def kept() -> list[str]:
 
 
 def change(assignments: str) -> None:
-    with closing(sqlite3.connect(settings.VAR_DIR / "slipsnisse.sqlite3", timeout=HANG_LIMIT)) as database, database:
+    with (
+        closing(
+            sqlite3.connect(settings.VAR_DIR / "slipsnisse.sqlite3", timeout=HANG_LIMIT)
+        ) as database,
+        database,
+    ):
         database.execute(f"UPDATE mcpregistry_endpoint SET {assignments}")
 
 

@@ -1,4 +1,5 @@
-"""A site with a server that makes tasks (over HTTP and over stdio), one whose calls people are asked about, and hosts."""
+"""A site with a server that makes tasks (over HTTP and over stdio), one whose calls people are
+asked about, and hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def maker() -> tasks_server.TasksServer:
 
 @pytest.fixture(scope="module")
 def addresses(maker: tasks_server.TasksServer) -> Iterator[dict[str, str]]:
-    asking, requesting = conformance_server.make_server(), conformance_server.make_server(by_request=True)
+    asking = conformance_server.make_server()
+    requesting = conformance_server.make_server(by_request=True)
     with (
         sdk.serving(maker.server.streamable_http_app()) as one,
         sdk.serving(asking.streamable_http_app()) as two,
@@ -63,11 +65,21 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
     command = [sys.executable, str(SERVERS / "tasks_server.py")]
     rows = [
         stage.server("remote", tasks_server.TOOLS, url=addresses["remote"], **reachable),
-        stage.server("asks", conformance_server.TOOLS, url=addresses["asks"], asks_roots=True, **reachable),
-        stage.server("older", conformance_server.TOOLS, url=addresses["asks"], protocol_mode="legacy", **reachable),
+        stage.server(
+            "asks", conformance_server.TOOLS, url=addresses["asks"], asks_roots=True, **reachable
+        ),
+        stage.server(
+            "older",
+            conformance_server.TOOLS,
+            url=addresses["asks"],
+            protocol_mode="legacy",
+            **reachable,
+        ),
         stage.server("requests", conformance_server.TOOLS, url=addresses["requests"], **reachable),
         stage.server("local", tasks_server.TOOLS, command=command, connect_timeout=HANG_LIMIT),
-        stage.server("sleepy", tasks_server.TOOLS, command=command, env={"FAKE_POLL_MS": "2500"}, **IMPATIENT),
+        stage.server(
+            "sleepy", tasks_server.TOOLS, command=command, env={"FAKE_POLL_MS": "2500"}, **IMPATIENT
+        ),
         stage.fake("echo", listed("echo"), FAKE_JOURNAL=str(journal)),
     ]
     PolicyRule.objects.create(name="ask about echo", server=rows[-1], outcome="ask")
@@ -92,13 +104,16 @@ def door(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(stage: Stage, site: Web, token: str) -> Open:
-    """``async with opened(door, **options) as host``: a host of agent "local" with tasks and forms."""
+    """``async with opened(door, **options) as host``: a host of agent "local" with tasks and
+    forms."""
 
     @contextlib.asynccontextmanager
     async def open_host(door: str = "http", **options: Any) -> AsyncIterator[Host]:
         options = {"abilities": ABLE} | options
         if door == "http":
-            async with http_host(options.pop("site", site), options.pop("token", token), **options) as host:
+            async with http_host(
+                options.pop("site", site), options.pop("token", token), **options
+            ) as host:
                 yield host
         else:
             async with stdio_host(stage, "--agent", "local", **options) as host:

@@ -13,7 +13,9 @@ DONE = {"completed", "failed", "cancelled"}
 
 async def call(host: Host, tool: str, **arguments: Any) -> dict[str, Any]:
     """The result of one ``tools/call``, whatever its type."""
-    answer = await host.request("tools/call", {"name": tool, "arguments": arguments, "_meta": host.meta()})
+    answer = await host.request(
+        "tools/call", {"name": tool, "arguments": arguments, "_meta": host.meta()}
+    )
     assert "result" in answer, answer
     return answer["result"]
 
@@ -36,7 +38,9 @@ async def look(host: Host, task_id: str) -> dict[str, Any]:
     return answer["result"]
 
 
-async def until(host: Host, task_id: str, *statuses: str, patience: float = HANG_LIMIT) -> dict[str, Any]:
+async def until(
+    host: Host, task_id: str, *statuses: str, patience: float = HANG_LIMIT
+) -> dict[str, Any]:
     """The task once it has one of these statuses (by default: has ended)."""
     wanted = set(statuses) or DONE
     async with asyncio.timeout(patience):

@@ -1,4 +1,5 @@
-"""Expert tools at the real doors: the host takes a task, and its answer outlives every process that had to do with it."""
+"""Expert tools at the real doors: the host takes a task, and its answer outlives every process that
+had to do with it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ SCRIPT = {
             {"text": "It said {{ last.json.arguments.text }}."},
         ]
     },
-    "counts": {"turns": [{"calls": [{"name": "slow__count", "arguments": {"steps": 1000, "pause": 0.1}}]}]},
+    "counts": {
+        "turns": [{"calls": [{"name": "slow__count", "arguments": {"steps": 1000, "pause": 0.1}}]}]
+    },
 }
 WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
@@ -59,11 +62,14 @@ def knowing(stage: Stage, token: str) -> Iterator[None]:
 
 
 def _expert(provider: Provider, name: str, server: Server) -> None:
-    model = LanguageModel.objects.create(provider=provider, name=name, free=True, tokenizer="gemini")
+    model = LanguageModel.objects.create(
+        provider=provider, name=name, free=True, tokenizer="gemini"
+    )
     tool = ExpertTool(name=name, description="Knows.", arguments=WORDS, max_seconds=600)
     expert = experts.save_expert(expert=tool, targets=[model], actor=ACTOR)
     grants.grant(agent=expert.agent, server=server, actor=ACTOR)
-    users, endpoints = Agent.objects.filter(slug="local"), Endpoint.objects.filter(slug="default")
+    users = Agent.objects.filter(slug="local")
+    endpoints = Endpoint.objects.filter(slug="default")
     experts.offer(expert=expert, agents=users, endpoints=endpoints, actor=ACTOR)
 
 
@@ -71,7 +77,8 @@ def _expert(provider: Provider, name: str, server: Server) -> None:
 def clock(worker: Background) -> Iterator[threading.Event]:
     """A worker that looks for runs as the clock does, from the moment that the event is set."""
     engine = RunEngine(worker.engine, "worker-test")
-    begins, stops = threading.Event(), threading.Event()
+    begins = threading.Event()
+    stops = threading.Event()
 
     def tick() -> None:
         begins.wait()
@@ -124,7 +131,9 @@ async def test_a_host_without_tasks_waits_for_the_answer(opened, door, knowing, 
         assert text_of(await call(host, "asks", text=text)) == f"It said {text}."
 
 
-async def test_the_answer_outlives_the_process_that_took_the_call(stage, site, token, knowing, clock):
+async def test_the_answer_outlives_the_process_that_took_the_call(
+    stage, site, token, knowing, clock
+):
     text = fresh("text")
     with web(stage.env) as doomed:
         async with http_host(doomed, token, abilities=ABLE) as host:

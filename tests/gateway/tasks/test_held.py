@@ -1,4 +1,5 @@
-"""Held calls whose host waits with a task: what it reads, whatever people decide, and that it runs once."""
+"""Held calls whose host waits with a task: what it reads, whatever people decide, and that it runs
+once."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ async def held(task_id: str) -> ApprovalRequest:
 
 async def decide(task_id: str, bob: Any, **facts: Any) -> ApprovalRequest:
     request = await held(task_id)
-    return await outside(votes.vote, request_id=request.pk, user=bob, via="web", **({"approve": True} | facts))
+    return await outside(
+        votes.vote, request_id=request.pk, user=bob, via="web", **({"approve": True} | facts)
+    )
 
 
 def sent(journal: Any, note: str) -> int:
@@ -44,7 +47,9 @@ def sent(journal: Any, note: str) -> int:
 
 @pytest.mark.exhaustive(but=("http",))
 @pytest.mark.both_databases
-async def test_approved_by_a_person_it_runs_once_and_the_result_is_read_later(opened, door, bob, worker, journal):
+async def test_approved_by_a_person_it_runs_once_and_the_result_is_read_later(
+    opened, door, bob, worker, journal
+):
     note = fresh("note")
     async with opened(door) as host:
         made = await call(host, "echo__echo", note=note)
@@ -125,7 +130,8 @@ async def test_the_identical_call_makes_a_task_and_a_request_of_its_own(opened):
 
 
 async def test_an_edit_runs_and_is_told(opened, bob, worker, journal):
-    note, instead = fresh("note"), fresh("instead")
+    note = fresh("note")
+    instead = fresh("instead")
     async with opened() as host:
         task_id = await begin(host, "echo__echo", note=note)
         worker.run((await decide(task_id, bob, arguments={"note": instead})).call_id)
@@ -135,7 +141,9 @@ async def test_an_edit_runs_and_is_told(opened, bob, worker, journal):
     assert (sent(journal, note), sent(journal, instead)) == (0, 1)
 
 
-async def test_a_host_that_comes_back_after_we_were_started_anew_finds_its_result(opened, stage, bob, worker):
+async def test_a_host_that_comes_back_after_we_were_started_anew_finds_its_result(
+    opened, stage, bob, worker
+):
     note = fresh("note")
     async with opened("stdio") as host:
         task_id = await begin(host, "echo__echo", note=note)
@@ -169,7 +177,9 @@ async def test_polling_notes_that_the_host_was_seen(opened):
 
 
 @pytest.mark.exhaustive
-async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(opened, bob, worker, journal, broker):
+async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(
+    opened, bob, worker, journal, broker
+):
     notes = [fresh("race") for _ in range(MANY)]
     second = Background()
     try:
@@ -190,7 +200,10 @@ async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(opened
                     return await one(number, note)
 
             ids = await asyncio.gather(*(placed(number, note) for number, note in enumerate(notes)))
-            ends = [await until((http, stdio)[number % 2], task_id) for number, task_id in enumerate(ids)]
+            ends = [
+                await until((http, stdio)[number % 2], task_id)
+                for number, task_id in enumerate(ids)
+            ]
     finally:
         second.close()
     assert [end["result"]["structuredContent"]["arguments"]["note"] for end in ends] == notes
@@ -199,7 +212,9 @@ async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(opened
 
 
 @pytest.mark.exhaustive
-async def test_approvals_that_race_withdrawals_run_or_are_cancelled_never_both(opened, bob, worker, journal):
+async def test_approvals_that_race_withdrawals_run_or_are_cancelled_never_both(
+    opened, bob, worker, journal
+):
     notes = [fresh("race") for _ in range(40)]
 
     async with opened() as host:

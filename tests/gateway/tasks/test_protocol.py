@@ -1,4 +1,5 @@
-"""Who may say what about a task, in which words, in which era (io.modelcontextprotocol/tasks, 2026-07-28)."""
+"""Who may say what about a task, in which words, in which era (io.modelcontextprotocol/tasks,
+2026-07-28)."""
 
 from __future__ import annotations
 
@@ -17,12 +18,18 @@ EXTENSION = "io.modelcontextprotocol/tasks"
 @pytest.mark.exhaustive(but=("http",))
 async def test_discovery_shows_the_extension_and_the_older_handshake_does_not(opened, door):
     async with opened(door) as host:
-        found = (await host.request("server/discover", {"_meta": host.meta()}))["result"]["capabilities"]
+        found = (await host.request("server/discover", {"_meta": host.meta()}))["result"][
+            "capabilities"
+        ]
     assert found["extensions"] == {EXTENSION: {}}
     assert "tasks" not in found
     async with opened(door, era="2025-11-25", abilities={}) as host:
         params = {"protocolVersion": host.era, "capabilities": {}, "clientInfo": host.info}
-        legacy = await host.request("initialize", params) if door == "http" else {"result": {"capabilities": {}}}
+        legacy = (
+            await host.request("initialize", params)
+            if door == "http"
+            else {"result": {"capabilities": {}}}
+        )
     assert EXTENSION not in str(legacy["result"]["capabilities"])
 
 
@@ -53,7 +60,9 @@ async def test_without_the_extension_in_this_very_request_there_are_no_tasks(ope
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_strangers_task_is_as_absent_as_one_that_never_was(opened, stage, site, token, method):
+async def test_a_strangers_task_is_as_absent_as_one_that_never_was(
+    opened, stage, site, token, method
+):
     async with opened() as host:
         task_id = await begin(host, "remote__slow_compute", seconds=3600)
         never = (await ask(host, method, "never-was"))["error"]
@@ -110,6 +119,8 @@ async def test_a_hint_of_the_draft_of_2025_is_ignored(opened):
 async def test_an_answer_to_nothing_is_acknowledged_and_ignored(opened):
     async with opened() as host:
         task_id = await begin(host, "remote__slow_compute", seconds=0.1)
-        answer = await ask(host, "tasks/update", task_id, inputResponses={"unknown": {"action": "accept"}})
+        answer = await ask(
+            host, "tasks/update", task_id, inputResponses={"unknown": {"action": "accept"}}
+        )
         assert answer["result"]["resultType"] == "complete"
     assert (await outside(HostTask.objects.get, pk=task_id)).input_responses == ""

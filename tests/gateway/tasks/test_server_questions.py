@@ -1,4 +1,5 @@
-"""A server answers a call with a question (``input_required``): passed to hosts that can bear it, else refused plainly."""
+"""A server answers a call with a question (``input_required``): passed to hosts that can bear it,
+else refused plainly."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ async def test_the_question_names_its_server_and_the_answer_reaches_it(opened, d
     async with opened(door, abilities=FORM) as host:
         asked = await call(host, f"{PREFIX}elicitation")
         assert asked["resultType"] == "input_required"
-        assert asked["inputRequests"]["user_name"]["params"]["message"] == "The server asks asks: What is your name?"
+        assert (
+            asked["inputRequests"]["user_name"]["params"]["message"]
+            == "The server asks asks: What is your name?"
+        )
         said = {"user_name": {"action": "accept", "content": {"name": "Ann"}}}
         end = (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]
     assert text_of(end) == "Hello, Ann!"
@@ -54,7 +58,9 @@ async def test_the_servers_state_travels_sealed_and_comes_back_as_it_was(opened,
         asked = await call(host, f"{PREFIX}request_state")
         assert "state-1" not in json.dumps(asked)
         said = {"inputResponses": {"confirm": {"action": "accept", "content": {"ok": True}}}}
-        end = await again(host, f"{PREFIX}request_state", requestState=asked["requestState"], **said)
+        end = await again(
+            host, f"{PREFIX}request_state", requestState=asked["requestState"], **said
+        )
         assert text_of(end["result"]) == "state-ok"
         # of another tool, or changed: refused before anything reaches a server
         for tool, state in (
@@ -87,11 +93,15 @@ async def test_a_host_that_cannot_bear_it_is_told_plainly(opened, door, era, abi
 async def test_nothing_is_added_to_what_people_approved(opened, site, bob, worker):
     """A held call goes to the server as it was decided on: it cannot be continued with answers."""
     server = await outside(Server.objects.get, slug="asks")
-    rule = await outside(PolicyRule.objects.create, name="ask about asks", server=server, outcome="ask")
+    rule = await outside(
+        PolicyRule.objects.create, name="ask about asks", server=server, outcome="ask"
+    )
     said = {"user_name": {"action": "accept", "content": {"name": "Ann"}}}
     try:
         async with opened() as host, asyncio.timeout(HANG_LIMIT):
-            while "taskId" not in (held := (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]):
+            while "taskId" not in (
+                held := (await again(host, f"{PREFIX}elicitation", inputResponses=said))["result"]
+            ):
                 await asyncio.sleep(0.05)  # until the rule has reached the process
             request = await outside(ApprovalRequest.objects.get, call__host_task__pk=held["taskId"])
             await outside(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
@@ -110,7 +120,9 @@ async def test_the_answers_are_noted_by_their_hash_only(opened):
         await again(host, f"{PREFIX}elicitation", inputResponses=said)
 
     def last() -> tuple[Invocation, str]:
-        call = Invocation.objects.filter(tool_name="test_input_required_result_elicitation").latest("received_at")
+        call = Invocation.objects.filter(tool_name="test_input_required_result_elicitation").latest(
+            "received_at"
+        )
         return call, AuditEntry.objects.get(subject=f"call:{call.pk}", kind="call.dispatched").body
 
     record, body = await outside(last)
@@ -159,24 +171,37 @@ async def person(params: dict) -> dict:
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("server", ["asks", "older"])
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(opened, door, era, server):
-    """Form, page and model; and each is one that this host was asked, with its server named where there is a text."""
+async def test_questions_reach_the_host_that_made_the_call_whatever_the_eras(
+    opened, door, era, server
+):
+    """Form, page and model; and each is one that this host was asked, with its server named where
+    there is a text."""
     async with opened(door, era=era, abilities=ABLE, person=person) as host:
         form, page, model = [
             await host.call(f"{server}__test_{kind}", {"message": "Who?"})
             for kind in ("elicitation", "url", "sampling")
         ]
-    assert text_of(form) == 'answered: {"action": "accept", "content": {"email": "a@example.com", "username": "ann"}}'
+    assert (
+        text_of(form)
+        == 'answered: {"action": "accept", "content": {"email": "a@example.com", "username": "ann"}}'
+    )
     assert text_of(page) == 'answered: {"action": "accept"}'
     assert '"text": "Paris"' in text_of(model)
     asked = [each.get("message") for each in host.asked]
-    assert asked == [f"The server {server} asks: Who?", f"The server {server} asks: Please sign in", None]
+    assert asked == [
+        f"The server {server} asks: Who?",
+        f"The server {server} asks: Please sign in",
+        None,
+    ]
 
 
 @pytest.mark.exhaustive(but=("http-2025-11-25", "stdio-2026-07-28"))
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
-async def test_a_server_of_both_versions_that_asks_by_request_reaches_hosts_of_both(opened, door, era):
-    """A modern host's first call may show that the tool cannot ask on the newer connection; an older host's never does."""
+async def test_a_server_of_both_versions_that_asks_by_request_reaches_hosts_of_both(
+    opened, door, era
+):
+    """A modern host's first call may show that the tool cannot ask on the newer connection; an
+    older host's never does."""
     async with opened(door, era=era, abilities=ABLE, person=person) as host:
         found = text_of(await host.call("requests__test_elicitation", {"message": "Who?"}))
         if era == "2026-07-28" and "no back-channel" in found:
@@ -192,8 +217,11 @@ async def test_a_server_of_both_versions_that_asks_by_request_reaches_hosts_of_b
 
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_an_older_server_is_told_in_words_that_nobody_can_be_asked(opened, door, era):
-    async with opened(door, era=era, abilities={"elicitation": {"form": {}}, "roots": {}}, person=person) as host:
-        for kind in ("url", "sampling", "roots"):  # not declared by this host, and the last not allowed to this server
+    async with opened(
+        door, era=era, abilities={"elicitation": {"form": {}}, "roots": {}}, person=person
+    ) as host:
+        # not declared by this host, and the last not allowed to this server
+        for kind in ("url", "sampling", "roots"):
             answer = await host.call(f"older__test_{kind}", {})
             assert "cannot answer this request" in json.dumps(answer)
     assert host.asked == []
@@ -220,25 +248,37 @@ async def test_an_answer_to_a_waiting_call_is_good_for_once_and_for_its_own_call
     assert await outside(records) == [State.SUCCEEDED]  # question and answer are of one call
 
 
-async def test_when_two_calls_are_out_only_a_stream_of_its_own_tells_whose_question_it_is(opened, door):
+async def test_when_two_calls_are_out_only_a_stream_of_its_own_tells_whose_question_it_is(
+    opened, door
+):
     async with opened(door, abilities=ABLE, person=person) as host:
         calls = [host.call("older__test_elicitation", {"message": f"Call {n}?"}) for n in (1, 2)]
         ends = await asyncio.gather(*calls)
     assert all("ann" in text_of(end) for end in ends)
-    assert sorted(each["message"] for each in host.asked) == [f"The server older asks: Call {n}?" for n in (1, 2)]
+    assert sorted(each["message"] for each in host.asked) == [
+        f"The server older asks: Call {n}?" for n in (1, 2)
+    ]
 
 
 def able(heard: list[Any] | None = None) -> CallRequest:
     """A request of a host that can be asked; what its server says is noted in ``heard``."""
     host = Calling(mrtr=True, forwarding=Forwarding({"elicitation": {}}))
-    told = {} if heard is None else {"on_log": heard.append, "on_progress": lambda *said: heard.append(said)}
+    told = (
+        {}
+        if heard is None
+        else {"on_log": heard.append, "on_progress": lambda *said: heard.append(said)}
+    )
     return CallRequest(cast("Any", None), "x", {}, "http", host=host, **cast("Any", told))
 
 
 async def test_what_a_server_says_after_its_question_goes_to_the_request_that_has_brought_the_answer():
-    calls, first, second = LiveCalls(), list[Any](), list[Any]()
+    calls = LiveCalls()
+    first = list[Any]()
+    second = list[Any]()
     opened, live = calls.opened(able(first))
-    log, report, ask = opened.on_log, opened.on_progress, opened.host.forwarding.ask
+    log = opened.on_log
+    report = opened.on_progress
+    ask = opened.host.forwarding.ask
     assert live is not None
     assert log is not None
     assert report is not None
@@ -271,7 +311,8 @@ async def until_quiet() -> None:
 
 
 async def test_a_question_that_came_while_another_was_answered_is_put_to_the_host_too():
-    calls, other = LiveCalls(), asyncio.Event()
+    calls = LiveCalls()
+    other = asyncio.Event()
     opened, live = calls.opened(able())
     ask = opened.host.forwarding.ask
     assert ask is not None
@@ -282,7 +323,9 @@ async def test_a_question_that_came_while_another_was_answered_is_put_to_the_hos
         return await ask("elicitation/create", {"message": "second"})
 
     async def work() -> CallOutcome:
-        return CallOutcome("", State.SUCCEEDED, {"said": await asyncio.gather(ask("roots/list", {}), later())})
+        return CallOutcome(
+            "", State.SUCCEEDED, {"said": await asyncio.gather(ask("roots/list", {}), later())}
+        )
 
     first = await live.run(work())
     assert first.result is not None

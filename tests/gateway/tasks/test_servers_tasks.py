@@ -18,15 +18,21 @@ SERVERS = ["remote", "local"]
 
 
 async def row(task_id: str) -> Invocation:
-    return await outside(lambda: Invocation.objects.select_related("host_task").get(host_task__pk=task_id))
+    return await outside(
+        lambda: Invocation.objects.select_related("host_task").get(host_task__pk=task_id)
+    )
 
 
 @pytest.mark.exhaustive(but=("http-remote", "stdio-local"))
 @pytest.mark.parametrize("server", SERVERS)
-async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(opened, door, server, maker, tmp_path):
+async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(
+    opened, door, server, maker, tmp_path
+):
     label = fresh("label")
     async with opened(door) as host:
-        made = await call(host, f"{server}__slow_compute", until=str(tmp_path / "done"), label=label)
+        made = await call(
+            host, f"{server}__slow_compute", until=str(tmp_path / "done"), label=label
+        )
         (tmp_path / "done").touch()
         seen = await until(host, made["taskId"])
     assert (made["resultType"], made["status"]) == ("task", "working")
@@ -37,19 +43,26 @@ async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(opened, do
     assert seen["ttlMs"] >= made["ttlMs"]
     record = await row(made["taskId"])
     assert (record.state, record.lease_until) == (State.SUCCEEDED, None)
-    assert not {job for job in maker.jobs if job in json.dumps([made, seen])}, "the server's id has leaked"
+    assert not {job for job in maker.jobs if job in json.dumps([made, seen])}, (
+        "the server's id has leaked"
+    )
 
 
 @pytest.mark.exhaustive(but=("http-local", "stdio-remote"))
 @pytest.mark.parametrize("server", SERVERS)
-async def test_what_the_server_asks_reaches_the_host_and_the_answer_the_server(opened, door, server):
+async def test_what_the_server_asks_reaches_the_host_and_the_answer_the_server(
+    opened, door, server
+):
     async with opened(door) as host:
         task_id = await begin(host, f"{server}__confirm_delete", filename="a.txt")
         asked = await until(host, task_id, "input_required")
         (key, question), *more = asked["inputRequests"].items()
         assert not more
         assert question["params"]["message"] == f"The server {server} asks: Delete a.txt?"
-        said = {key: {"action": "accept", "content": {"confirm": True}}, "unknown": {"action": "decline"}}
+        said = {
+            key: {"action": "accept", "content": {"confirm": True}},
+            "unknown": {"action": "decline"},
+        }
         assert (await ask(host, "tasks/update", task_id, inputResponses=said))["result"].keys() <= {
             "resultType",
             "_meta",
@@ -91,7 +104,11 @@ async def test_failed_is_for_protocol_errors_alone(opened):
         failed = await until(host, await begin(host, "remote__protocol_error_job"))
         completed = await until(host, await begin(host, "remote__failing_job"))
     assert failed["status"] == "failed"
-    assert failed["error"] == {"code": -32603, "message": "protocol fault on purpose", "data": {"why": "test"}}
+    assert failed["error"] == {
+        "code": -32603,
+        "message": "protocol fault on purpose",
+        "data": {"why": "test"},
+    }
     assert completed["status"] == "completed"
     assert completed["result"]["isError"] is True
 
@@ -106,7 +123,9 @@ async def test_a_task_that_the_server_has_forgotten_ends_as_unknown(opened, serv
     assert seen["result"]["structuredContent"]["state"] == "unknown"
 
 
-async def test_the_extension_is_declared_to_servers_only_with_calls_of_hosts_that_declare_it(opened):
+async def test_the_extension_is_declared_to_servers_only_with_calls_of_hosts_that_declare_it(
+    opened,
+):
     async with opened() as host:
         assert (await call(host, "remote__slow_compute", seconds=0.1))["resultType"] == "task"
         host.abilities = FORM
@@ -148,7 +167,9 @@ async def test_a_host_that_cannot_be_asked_gets_no_task_that_asks(opened):
 async def test_a_servers_process_is_not_put_to_sleep_while_it_works_on_a_task(opened):
     """It asks to be polled less often than idle connections are closed."""
     async with opened() as host:
-        seen = await until(host, await begin(host, "sleepy__slow_compute", seconds=3, label="awake"))
+        seen = await until(
+            host, await begin(host, "sleepy__slow_compute", seconds=3, label="awake")
+        )
     assert seen["result"]["structuredContent"] == {"label": "awake"}
 
 
@@ -169,7 +190,9 @@ async def test_taking_a_task_on_and_its_end_are_in_the_audit_log(opened):
         await until(host, task_id)
     record = await row(task_id)
     kinds = await outside(
-        lambda: list(AuditEntry.objects.filter(subject=f"call:{record.pk}").values_list("kind", flat=True))
+        lambda: list(
+            AuditEntry.objects.filter(subject=f"call:{record.pk}").values_list("kind", flat=True)
+        )
     )
     assert sorted(kinds) == ["call.dispatched", "call.succeeded", "task.adopted"]
     assert (await outside(HostTask.objects.get, pk=task_id)).downstream_id

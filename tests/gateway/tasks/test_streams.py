@@ -1,4 +1,5 @@
-"""``subscriptions/listen`` with ``taskIds``: own ids only, each task at once, each change, and a graceful end."""
+"""``subscriptions/listen`` with ``taskIds``: own ids only, each task at once, each change, and a
+graceful end."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door,
             (tmp_path / "done").touch()
             async with asyncio.timeout(HANG_LIMIT):
                 end = await stream
-            await until(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
+            # on a pipe the end may be noted first
+            await until(lambda: "completed" in told(host, task_id))
     first, *frames = host.heard
     assert first["method"] == "notifications/subscriptions/acknowledged"
     assert first["params"]["notifications"] == {"taskIds": [task_id]}
@@ -72,7 +74,8 @@ async def test_a_question_is_told_and_its_answer_ends_it(opened, door):
             await ask(host, "tasks/update", task_id, inputResponses=said)
             async with asyncio.timeout(HANG_LIMIT):
                 await stream
-            await until(lambda: "completed" in told(host, task_id))  # on a pipe the end may be noted first
+            # on a pipe the end may be noted first
+            await until(lambda: "completed" in told(host, task_id))
     assert told(host, task_id)[-1] == "completed"
 
 
@@ -95,7 +98,9 @@ async def test_changes_of_the_list_come_by_the_same_stream_which_stays_open(open
             await until(lambda: "completed" in told(host, task_id))
             late = await outside(stage.fake, "echo", listed("late"), f"late-{door}")
             await outside(_grant, late)
-            await until(lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"])
+            await until(
+                lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"]
+            )
             assert not stream.done()
         await outside(lifecycle.delete_server, server=late, actor=ACTOR, rights=all_rights)
 

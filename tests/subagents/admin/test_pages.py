@@ -1,4 +1,5 @@
-"""Pages of expert tools: seen by those who may, saved through the services, honest about what goes wrong."""
+"""Pages of expert tools: seen by those who may, saved through the services, honest about what goes
+wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def tool(db: None) -> Tool:
     now = timezone.now()
     server = Server.objects.create(slug="files")
     tool = Tool.objects.create(server=server, name="read", first_seen_at=now, last_seen_at=now)
-    definition = Definition.objects.create(tool=tool, hash="h", body='{"name": "read"}', seen_at=now, approved=True)
+    definition = Definition.objects.create(
+        tool=tool, hash="h", body='{"name": "read"}', seen_at=now, approved=True
+    )
     Tool.objects.filter(pk=tool.pk).update(pinned=definition, latest=definition)
     return tool
 
@@ -54,29 +57,48 @@ def tool(db: None) -> Tool:
 @pytest.fixture
 def expert(model: LanguageModel) -> ExpertTool:
     return experts.save_expert(
-        expert=ExpertTool(name="digest", description="Reads and tells."), targets=[model], actor="test"
+        expert=ExpertTool(name="digest", description="Reads and tells."),
+        targets=[model],
+        actor="test",
     )
 
 
 def form(model: LanguageModel, **changed: Any) -> dict[str, Any]:
     return {
-        "name": "digest", "enabled": "on", "description": "Reads.", "arguments": '{"q": {"type": "string"}}',
-        "first": model.pk, "temperature": "0", "max_steps": "10", "max_seconds": "60", "max_calls": "100",
-        "parallelism": "4", "max_result_bytes": "12288", "on_server_death": "tell", "cache_seconds": "0",
-    } | changed  # fmt: skip
+        "name": "digest",
+        "enabled": "on",
+        "description": "Reads.",
+        "arguments": '{"q": {"type": "string"}}',
+        "first": model.pk,
+        "temperature": "0",
+        "max_steps": "10",
+        "max_seconds": "60",
+        "max_calls": "100",
+        "parallelism": "4",
+        "max_result_bytes": "12288",
+        "on_server_death": "tell",
+        "cache_seconds": "0",
+    } | changed
 
 
-def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(model: LanguageModel, tool: Tool) -> None:
-    ann, default = Agent.objects.create(slug="ann"), Endpoint.objects.create(slug="default")
+def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(
+    model: LanguageModel, tool: Tool
+) -> None:
+    ann = Agent.objects.create(slug="ann")
+    default = Endpoint.objects.create(slug="default")
     data = form(model, tools=[tool.pk], users=[ann.pk], endpoints=[default.pk])
     answer = client_as("admin").post(f"{LIST}add/", data)
     assert answer.status_code == 302, answer.content.decode()
     expert = ExpertTool.objects.get()
     assert [target.model for target in expert.ordered_targets.all()] == [model]
-    assert list(Grant.objects.values_list("agent__slug", "tool__name")) == [("expert.digest", "read")]
+    assert list(Grant.objects.values_list("agent__slug", "tool__name")) == [
+        ("expert.digest", "read")
+    ]
     assert (list(expert.users.all()), list(expert.endpoints.all())) == ([ann], [default])
     assert [v.number for v in expert.versions.all()] == [1]
-    assert AuditEntry.objects.filter(kind="expert.created", subject="expert:digest", actor="user:admin").exists()
+    assert AuditEntry.objects.filter(
+        kind="expert.created", subject="expert:digest", actor="user:admin"
+    ).exists()
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -90,14 +112,18 @@ def test_a_new_expert_tool_gets_its_own_agent_its_whitelist_and_a_version(model:
         ({"max_steps": "0"}, "greater than"),
     ],
 )
-def test_what_cannot_work_is_refused_when_saved(model: LanguageModel, changed: dict[str, Any], words: str) -> None:
+def test_what_cannot_work_is_refused_when_saved(
+    model: LanguageModel, changed: dict[str, Any], words: str
+) -> None:
     client = client_as("admin")
     answer = client.post(f"{LIST}add/", form(model, **changed), follow=True)
     assert words in answer.content.decode()
     assert not ExpertTool.objects.exists()
 
 
-def test_a_change_makes_a_new_version_and_none_makes_none(expert: ExpertTool, model: LanguageModel) -> None:
+def test_a_change_makes_a_new_version_and_none_makes_none(
+    expert: ExpertTool, model: LanguageModel
+) -> None:
     experts.save_expert(expert=expert, targets=[model], actor="test")
     assert expert.versions.count() == 1
     expert.max_steps = 3
@@ -106,7 +132,9 @@ def test_a_change_makes_a_new_version_and_none_makes_none(expert: ExpertTool, mo
 
 
 def test_a_circle_of_experts_is_refused(expert: ExpertTool, model: LanguageModel) -> None:
-    other = experts.save_expert(expert=ExpertTool(name="other", description="d"), targets=[model], actor="test")
+    other = experts.save_expert(
+        expert=ExpertTool(name="other", description="d"), targets=[model], actor="test"
+    )
     experts.offer(expert=other, agents=[expert.agent], endpoints=[], actor="test")
     with pytest.raises(Exception, match="call itself"):
         experts.offer(expert=expert, agents=[other.agent], endpoints=[], actor="test")
@@ -121,7 +149,9 @@ def test_lists_open_for_every_role(expert: ExpertTool, role: str, page: str) -> 
 
 
 @pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 403), ("admin", 302)])
-def test_only_who_may_grant_may_change_it(expert: ExpertTool, model: LanguageModel, role: str, status: int) -> None:
+def test_only_who_may_grant_may_change_it(
+    expert: ExpertTool, model: LanguageModel, role: str, status: int
+) -> None:
     answer = client_as(role).post(f"{LIST}{expert.pk}/change/", form(model, description="Changed."))
     assert answer.status_code == status
 
@@ -142,7 +172,9 @@ def test_a_key_is_stored_sealed_and_never_shown(db: None) -> None:
     shown = client.get(f"/admin/subagents/provider/{provider.pk}/change/").content.decode()
     history = client.get(f"/admin/subagents/provider/{provider.pk}/history/").content.decode()
     assert "canary" not in shown + history + provider.sealed_key
-    client.post(f"/admin/subagents/provider/{provider.pk}/change/", data | {"key": "", "headers": "X-A=•••"})
+    client.post(
+        f"/admin/subagents/provider/{provider.pk}/change/", data | {"key": "", "headers": "X-A=•••"}
+    )
     provider.refresh_from_db()
     assert (provider.key, provider.headers) == ("sk-canary-3c1", {"X-A": "hid-canary"})
 
@@ -152,20 +184,42 @@ def run(expert: ExpertTool, model: LanguageModel, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)
     run = runs.start(expert="digest", arguments={}, origin="rest")
     Turn.objects.create(
-        run=run, number=1, model=model, model_name=HOSTILE, text=HOSTILE, finish="calls", started_at=timezone.now(),
-        duration_ms=12, input_tokens=5, output_tokens=6, cost=Decimal("0.001"),
-    )  # fmt: skip
+        run=run,
+        number=1,
+        model=model,
+        model_name=HOSTILE,
+        text=HOSTILE,
+        finish="calls",
+        started_at=timezone.now(),
+        duration_ms=12,
+        input_tokens=5,
+        output_tokens=6,
+        cost=Decimal("0.001"),
+    )
     ToolCall.objects.create(
-        run=run, turn_number=1, index=0, provider_id="c", name=HOSTILE, arguments=HOSTILE, state=CallState.UNKNOWN,
-        result=HOSTILE, started_at=timezone.now(), finished_at=timezone.now(),
-    )  # fmt: skip
+        run=run,
+        turn_number=1,
+        index=0,
+        provider_id="c",
+        name=HOSTILE,
+        arguments=HOSTILE,
+        state=CallState.UNKNOWN,
+        result=HOSTILE,
+        started_at=timezone.now(),
+        finished_at=timezone.now(),
+    )
     return run
 
 
 @pytest.mark.both_databases
 def test_the_page_of_a_run_shows_hostile_texts_harmlessly(run: Run) -> None:
-    for address in (f"/admin/subagents/run/{run.pk}/change/?raw=1", f"/admin/subagents/run/{run.pk}/live/"):
-        shown = client_as(f"{'viewer' if 'raw' in address else 'admin'}").get(address).content.decode()
+    for address in (
+        f"/admin/subagents/run/{run.pk}/change/?raw=1",
+        f"/admin/subagents/run/{run.pk}/live/",
+    ):
+        shown = (
+            client_as(f"{'viewer' if 'raw' in address else 'admin'}").get(address).content.decode()
+        )
         assert "<script>window.x" not in shown
         assert "\u202e" not in shown
         assert "&lt;script&gt;" in shown
@@ -173,14 +227,26 @@ def test_the_page_of_a_run_shows_hostile_texts_harmlessly(run: Run) -> None:
 
 def test_what_was_said_and_each_failed_request_are_on_the_page_of_a_run(run: Run) -> None:
     Turn.objects.create(
-        run=run, number=2, model_name="acme/small", text="Start. " + "More. " * 100 + "The very end.", finish="stop",
-        started_at=timezone.now(), duration_ms=1,
-    )  # fmt: skip
+        run=run,
+        number=2,
+        model_name="acme/small",
+        text="Start. " + "More. " * 100 + "The very end.",
+        finish="stop",
+        started_at=timezone.now(),
+        duration_ms=1,
+    )
     Attempt.objects.create(
-        run=run, turn_number=2, model_name="acme/small", trouble="overloaded", message="Come back later.", status=503,
-        at=timezone.now(), duration_ms=340,
-    )  # fmt: skip
-    client, page = client_as("viewer"), f"/admin/subagents/run/{run.pk}/change/"
+        run=run,
+        turn_number=2,
+        model_name="acme/small",
+        trouble="overloaded",
+        message="Come back later.",
+        status=503,
+        at=timezone.now(),
+        duration_ms=340,
+    )
+    client = client_as("viewer")
+    page = f"/admin/subagents/run/{run.pk}/change/"
     shown = client.get(page).content.decode()
     assert "Come back later." in shown
     assert "overloaded" in shown
@@ -192,20 +258,44 @@ def test_what_was_said_and_each_failed_request_are_on_the_page_of_a_run(run: Run
 def test_links_of_results_are_on_the_page_and_only_web_addresses_can_be_followed(run: Run) -> None:
     good = ["https://docs.example/guide?a=1&b=2", "http://docs.example:8080/"]
     bad = [
-        "javascript:alert(1)", "JavaScript:alert(1)", "java\nscript:alert(1)", "data:text/html,<script>1</script>", "file:///etc/passwd",
-        "made://report/7", "//docs.example/x", "https:docs.example", "https://bank.example@evil.example/", "https://bank.ex\u0430mple/",
-        "https://docs.example/\u202egpj.exe", "https://docs.example\\@evil.example", "https://[", "http://a.example/ onclick=x", "", HOSTILE,
-        'https://"><script>window.x=1</script>', " https://docs.example/",
-    ]  # fmt: skip
+        "javascript:alert(1)",
+        "JavaScript:alert(1)",
+        "java\nscript:alert(1)",
+        "data:text/html,<script>1</script>",
+        "file:///etc/passwd",
+        "made://report/7",
+        "//docs.example/x",
+        "https:docs.example",
+        "https://bank.example@evil.example/",
+        "https://bank.ex\u0430mple/",
+        "https://docs.example/\u202egpj.exe",
+        "https://docs.example\\@evil.example",
+        "https://[",
+        "http://a.example/ onclick=x",
+        "",
+        HOSTILE,
+        'https://"><script>window.x=1</script>',
+        " https://docs.example/",
+    ]
     links = [{"uri": uri, "name": HOSTILE, "mimeType": 'text/"><b>'} for uri in [*good, *bad]]
     ToolCall.objects.create(
-        run=run, turn_number=2, index=0, provider_id="c", name="files__find", arguments="{}", state=CallState.DONE,
-        details={"links": links}, started_at=timezone.now(), finished_at=timezone.now(),
-    )  # fmt: skip
+        run=run,
+        turn_number=2,
+        index=0,
+        provider_id="c",
+        name="files__find",
+        arguments="{}",
+        state=CallState.DONE,
+        details={"links": links},
+        started_at=timezone.now(),
+        finished_at=timezone.now(),
+    )
     shown = client_as("viewer").get(f"/admin/subagents/run/{run.pk}/change/").content.decode()
     row = shown[shown.index("files__find") :]
     row = row[: row.index("</tr>")]
-    addresses = re.findall(r'<a class="sn-link" href="([^"]*)" rel="noopener noreferrer nofollow"', row)
+    addresses = re.findall(
+        r'<a class="sn-link" href="([^"]*)" rel="noopener noreferrer nofollow"', row
+    )
     assert [html.unescape(each) for each in addresses] == good
     assert "made://report/7" in row
     assert row.count("&lt;script&gt;window.x=1") >= len(links)
@@ -222,10 +312,13 @@ def test_the_live_part_stops_when_the_run_has_ended(run: Run) -> None:
 
 
 def test_an_operator_settles_each_call_and_cancels_a_viewer_does_not(run: Run) -> None:
-    page, second = f"/admin/subagents/run/{run.pk}/", ToolCall.objects.get()
-    second.pk, second.index = None, 1
+    page = f"/admin/subagents/run/{run.pk}/"
+    second = ToolCall.objects.get()
+    second.pk = None
+    second.index = 1
     second.save()
-    viewer, operator = client_as("viewer"), client_as("operator")
+    viewer = client_as("viewer")
+    operator = client_as("operator")
     settle = f"{page}calls/{second.pk}/done/"
     assert viewer.post(settle).status_code == 403
     assert operator.get(settle).status_code == 405
@@ -241,12 +334,21 @@ def test_an_operator_settles_each_call_and_cancels_a_viewer_does_not(run: Run) -
 
 
 def test_what_cannot_be_settled_is_said_and_nothing_changes(run: Run, model: LanguageModel) -> None:
-    operator, call = client_as("operator"), ToolCall.objects.get()
+    operator = client_as("operator")
+    call = ToolCall.objects.get()
     page = f"/admin/subagents/run/{run.pk}/calls/"
     assert operator.post(f"{page}999999/done/").status_code == 404
-    assert "Use done, failed or repeat" in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
-    Turn.objects.create(run=run, number=2, model_name="m", finish="stop", started_at=timezone.now(), duration_ms=1)
-    assert "the run has continued" in operator.post(f"{page}{call.pk}/repeat/", follow=True).content.decode()
+    assert (
+        "Use done, failed or repeat"
+        in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
+    )
+    Turn.objects.create(
+        run=run, number=2, model_name="m", finish="stop", started_at=timezone.now(), duration_ms=1
+    )
+    assert (
+        "the run has continued"
+        in operator.post(f"{page}{call.pk}/repeat/", follow=True).content.decode()
+    )
     Run.objects.update(finished_at=timezone.now(), state=RunState.DONE)
     assert "it is finished" in operator.post(f"{page}{call.pk}/done/", follow=True).content.decode()
     assert ToolCall.objects.get().state == CallState.UNKNOWN
@@ -276,24 +378,38 @@ def test_asked_again_with_another_model_and_the_first_version_it_is_compared(
     experts.save_expert(expert=expert, targets=[model], actor="test")
     other = LanguageModel.objects.create(provider=model.provider, name="large")
     ended(run, "There are three files.")
-    operator, page = client_as("operator"), f"/admin/subagents/run/{run.pk}/"
+    operator = client_as("operator")
+    page = f"/admin/subagents/run/{run.pk}/"
     operator.post(f"{page}do/replay/", {"version": "1", "model": other.pk})
     again = Run.objects.exclude(pk=run.pk).get()
-    assert (again.version.number, again.asks, again.replay_of, again.origin) == (1, other, run, "replay")
-    assert [target.label for target in view(again.pk, now=timezone.now()).spec.targets] == ["acme/large"]
+    assert (again.version.number, again.asks, again.replay_of, again.origin) == (
+        1,
+        other,
+        run,
+        "replay",
+    )
+    assert [target.label for target in view(again.pk, now=timezone.now()).spec.targets] == [
+        "acme/large"
+    ]
     assert AuditEntry.objects.filter(kind="run.replayed", subject=f"run:{again.pk}").exists()
     ended(again, "There are four files.")
     shown = " ".join(operator.get(f"{page}change/").content.decode().split())
     assert "There are <del>three</del><ins>four</ins> files." in shown
-    back = " ".join(operator.get(f"/admin/subagents/run/{again.pk}/change/").content.decode().split())
+    back = " ".join(
+        operator.get(f"/admin/subagents/run/{again.pk}/change/").content.decode().split()
+    )
     assert "There are <del>four</del><ins>three</ins> files." in back
 
 
 @pytest.mark.exhaustive(one_in=2)
-@pytest.mark.parametrize("order", [{"version": "9"}, {"model": "999999"}, {"version": "x" * 50}, {"version": "-1"}])
+@pytest.mark.parametrize(
+    "order", [{"version": "9"}, {"model": "999999"}, {"version": "x" * 50}, {"version": "-1"}]
+)
 def test_no_such_version_or_model_starts_nothing(run: Run, order: dict[str, str]) -> None:
     ended(run, "Yes.")
-    answer = client_as("operator").post(f"/admin/subagents/run/{run.pk}/do/replay/", order, follow=True)
+    answer = client_as("operator").post(
+        f"/admin/subagents/run/{run.pk}/do/replay/", order, follow=True
+    )
     told = " ".join(answer.content.decode().split())
     assert ("The model no longer exists" if "model" in order else "has no version") in told
     assert Run.objects.count() == 1
@@ -308,14 +424,19 @@ def test_a_money_budget_refuses_a_replay_on_a_model_without_prices(
     experts.save_expert(expert=expert, targets=[model], actor="test")
     free = LanguageModel.objects.create(provider=model.provider, name="unpriced")
     ended(run, "Yes.")
-    answer = client_as("operator").post(f"/admin/subagents/run/{run.pk}/do/replay/", {"model": free.pk}, follow=True)
+    answer = client_as("operator").post(
+        f"/admin/subagents/run/{run.pk}/do/replay/", {"model": free.pk}, follow=True
+    )
     assert "has no prices" in answer.content.decode()
     assert Run.objects.count() == 1
 
 
 @pytest.mark.both_databases
-def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(run: Run, model: LanguageModel) -> None:
-    viewer, page = client_as("viewer"), f"/admin/subagents/run/{run.pk}/change/"
+def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(
+    run: Run, model: LanguageModel
+) -> None:
+    viewer = client_as("viewer")
+    page = f"/admin/subagents/run/{run.pk}/change/"
 
     def asked(url: str) -> int:
         with CaptureQueriesContext(connection) as questions:
@@ -326,12 +447,30 @@ def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(run: Run, mo
     before = asked(page), asked("/admin/subagents/run/")
     now = timezone.now()
     ToolCall.objects.bulk_create(
-        ToolCall(run=run, turn_number=2, index=index, provider_id="c", name="git__log", arguments="{}",
-                 state=CallState.DONE, started_at=now, finished_at=now, result="x" * 5_000, invocation=f"i{index}")
+        ToolCall(
+            run=run,
+            turn_number=2,
+            index=index,
+            provider_id="c",
+            name="git__log",
+            arguments="{}",
+            state=CallState.DONE,
+            started_at=now,
+            finished_at=now,
+            result="x" * 5_000,
+            invocation=f"i{index}",
+        )
         for index in range(200)
-    )  # fmt: skip
+    )
     Run.objects.bulk_create(
-        Run(id=f"r{number}", version=run.version, expert_name="digest", arguments="{}", origin="rest", created_at=now)
+        Run(
+            id=f"r{number}",
+            version=run.version,
+            expert_name="digest",
+            arguments="{}",
+            origin="rest",
+            created_at=now,
+        )
         for number in range(1_000)
     )
     assert (asked(page), asked("/admin/subagents/run/")) == before

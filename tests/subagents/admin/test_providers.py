@@ -1,4 +1,5 @@
-"""The first real provider: what is wrong is refused when saved, a test says whether it answers, prices have a date."""
+"""The first real provider: what is wrong is refused when saved, a test says whether it answers,
+prices have a date."""
 
 from __future__ import annotations
 
@@ -35,11 +36,22 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def form(**changed: Any) -> dict[str, Any]:
-    return {"slug": "acme", "kind": "openai", "options": "", "timeout": "60", "enabled": "on"} | changed
+    return {
+        "slug": "acme",
+        "kind": "openai",
+        "options": "",
+        "timeout": "60",
+        "enabled": "on",
+    } | changed
 
 
 def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
-    return {"provider": provider.pk, "name": "small", "max_output": "4096", "buffer_tokens": "256"} | changed
+    return {
+        "provider": provider.pk,
+        "name": "small",
+        "max_output": "4096",
+        "buffer_tokens": "256",
+    } | changed
 
 
 @pytest.mark.exhaustive(one_in=3)
@@ -49,7 +61,10 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"key": f"Bearer {KEY}"}, "Enter only the key"),
         ({"key": f"{KEY} more"}, "Enter only the key"),
         ({"kind": "compatible"}, "The base URL of a compatible server is required"),
-        ({"kind": "compatible", "base_url": "http://host/v1/chat/completions"}, "Enter http://host/v1 instead"),
+        (
+            {"kind": "compatible", "base_url": "http://host/v1/chat/completions"},
+            "Enter http://host/v1 instead",
+        ),
         ({"kind": "compatible", "base_url": "ftp://host"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://host:x/v1"}, "valid URL"),
         ({"kind": "compatible", "base_url": "http://me:canary@host/v1"}, "user name or password"),
@@ -58,7 +73,9 @@ def model_form(provider: Provider, **changed: Any) -> dict[str, Any]:
         ({"kind": "ollama", "options": '{"numctx": 1}'}, "does not have these options: numctx"),
     ],
 )
-def test_a_wrong_provider_is_refused_with_the_remedy(db: None, changed: dict[str, Any], words: str) -> None:
+def test_a_wrong_provider_is_refused_with_the_remedy(
+    db: None, changed: dict[str, Any], words: str
+) -> None:
     answer = client_as("admin").post(f"{LIST}add/", form(**changed), follow=True).content.decode()
     assert words in answer
     assert KEY not in answer
@@ -66,7 +83,8 @@ def test_a_wrong_provider_is_refused_with_the_remedy(db: None, changed: dict[str
 
 
 def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: None) -> None:
-    admin, page = client_as("admin"), f"{LIST}1/change/"
+    admin = client_as("admin")
+    page = f"{LIST}1/change/"
     assert admin.post(f"{LIST}add/", form(key=KEY)).status_code == 302
     provider = Provider.objects.get()
     page = f"{LIST}{provider.pk}/change/"
@@ -98,17 +116,29 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
         ({"input_price": "-1"}, "greater than or equal to 0"),
     ],
 )
-def test_a_wrong_model_is_refused_with_the_remedy(db: None, changed: dict[str, Any], words: str) -> None:
+def test_a_wrong_model_is_refused_with_the_remedy(
+    db: None, changed: dict[str, Any], words: str
+) -> None:
     provider = Provider.objects.create(slug="acme", kind="openai")
-    answer = client_as("admin").post(f"{MODELS}add/", model_form(provider, **changed), follow=True).content.decode()
+    answer = (
+        client_as("admin")
+        .post(f"{MODELS}add/", model_form(provider, **changed), follow=True)
+        .content.decode()
+    )
     assert words in answer
     assert not LanguageModel.objects.exists()
 
 
 def test_prices_that_are_changed_get_their_date(db: None) -> None:
-    provider, admin = Provider.objects.create(slug="acme", kind="openai"), client_as("admin")
+    provider = Provider.objects.create(slug="acme", kind="openai")
+    admin = client_as("admin")
     before = timezone.now().date()
-    assert admin.post(f"{MODELS}add/", model_form(provider, input_price="3", output_price="15")).status_code == 302
+    assert (
+        admin.post(
+            f"{MODELS}add/", model_form(provider, input_price="3", output_price="15")
+        ).status_code
+        == 302
+    )
     model = LanguageModel.objects.get()
     assert model.prices_from in {before, timezone.now().date()}, "today, on either side of midnight"
     dated = model_form(provider, input_price="2", output_price="15", prices_from="2026-01-31")
@@ -120,7 +150,8 @@ def test_prices_that_are_changed_get_their_date(db: None) -> None:
 def test_a_test_needs_a_model_and_asks_a_worker(
     db: None, sent: list[Any], django_capture_on_commit_callbacks: Any
 ) -> None:
-    provider, admin = ready_provider("acme", kind="openai"), client_as("admin")
+    provider = ready_provider("acme", kind="openai")
+    admin = client_as("admin")
     press = f"{LIST}{provider.pk}/do/test/"
     assert "Add a model to this provider" in admin.post(press, follow=True).content.decode()
     model = LanguageModel.objects.create(provider=provider, name="small")
@@ -142,8 +173,12 @@ def test_a_test_needs_a_model_and_asks_a_worker(
 def base() -> Iterator[str]:
     script = {
         "plain": {"turns": [{"text": "ready"}]},
-        "locked": {"turns": [{"text": "x", "attempts": [{"status": 401, "message": f"bad key {KEY}"}]}]},
-        "gone": {"turns": [{"text": "x", "attempts": [{"status": 404, "message": "no such model"}]}]},
+        "locked": {
+            "turns": [{"text": "x", "attempts": [{"status": 401, "message": f"bad key {KEY}"}]}]
+        },
+        "gone": {
+            "turns": [{"text": "x", "attempts": [{"status": 404, "message": "no such model"}]}]
+        },
     }
     with running(ScriptedModels(load(script))) as address:
         yield address
@@ -152,7 +187,11 @@ def base() -> Iterator[str]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "answer", "error"),
-    [("plain", "ready", ""), ("locked", "", "Enter the key again"), ("gone", "", "Check the name of the model")],
+    [
+        ("plain", "ready", ""),
+        ("locked", "", "Enter the key again"),
+        ("gone", "", "Check the name of the model"),
+    ],
 )
 def test_what_the_provider_answers_is_noted_with_what_to_do(
     live_db: None, base: str, name: str, answer: str, error: str
@@ -172,17 +211,33 @@ def test_what_expert_tools_saved_is_on_the_overview_their_pages_and_in_rest(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "wake", lambda run_id: None)
-    model = LanguageModel.objects.create(provider=Provider.objects.create(slug="s", kind="scripted"), name="m")
-    expert = experts.save_expert(expert=ExpertTool(name="digest", description="d"), targets=[model], actor="test")
+    model = LanguageModel.objects.create(
+        provider=Provider.objects.create(slug="s", kind="scripted"), name="m"
+    )
+    expert = experts.save_expert(
+        expert=ExpertTool(name="digest", description="d"), targets=[model], actor="test"
+    )
     for context, money in ((-500, -0.25), (-40, None), (100, 0.05)):
-        saved = {"context_saved": context, "definitions_saved": 900, "reread_tax": 2.0, "results": 1, "calls": 1,
-                 "returned": 1, "compression": 1.0} | ({"money_saved": money} if money is not None else {})  # fmt: skip
+        saved = {
+            "context_saved": context,
+            "definitions_saved": 900,
+            "reread_tax": 2.0,
+            "results": 1,
+            "calls": 1,
+            "returned": 1,
+            "compression": 1.0,
+        } | ({"money_saved": money} if money is not None else {})
         run = runs.start(expert="digest", arguments={}, origin="rest")
         Run.objects.filter(pk=run.pk).update(
             state="done", finished_at=timezone.now(), savings=saved, cost=Decimal("0.01")
         )
     totals = run_totals()
-    assert (totals["runs"], totals["done"], totals["saved"], totals["definitions"]) == (3, 3, -440, 900)
+    assert (totals["runs"], totals["done"], totals["saved"], totals["definitions"]) == (
+        3,
+        3,
+        -440,
+        900,
+    )
     assert totals["money"] == pytest.approx(-0.2)
     assert [each["expert_name"] for each in totals["experts"]] == ["digest"]
     viewer = client_as("viewer")

@@ -1,4 +1,5 @@
-"""The report of a trial as people read it: verdict first, beside the trial before, applied by who may do it by hand."""
+"""The report of a trial as people read it: verdict first, beside the trial before, applied by who
+may do it by hand."""
 
 from __future__ import annotations
 
@@ -27,39 +28,76 @@ def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def report() -> TrialReport:
-    """Two trials of one server; the second has something to apply, and tells what its server wrote."""
+    """Two trials of one server; the second has something to apply, and tells what its server
+    wrote."""
     server = lifecycle.save_server(server=Server(slug="git", command=["true"]), actor="test")
     server = lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
     observe.observe(server=server, listed=[{"name": "look", "inputSchema": {"type": "object"}}])
     request = queue.ask(kind=Kind.TRY, params={"server": "git"}, actor=HOSTILE)
     found: dict[str, Any] = {
-        "server": server, "verdict": "attention", "version": HOSTILE, "unobserved": ["What it tried."],
+        "server": server,
+        "verdict": "attention",
+        "version": HOSTILE,
+        "unobserved": ["What it tried."],
         "findings": [{"severity": "alarm", "kind": "call", "tool": HOSTILE, "text": HOSTILE}],
-        "figures": {"eras": ["legacy"], "memory_kb": 40_960, "written": [HOSTILE], "calls": {"ok": 2}, "network_needed": None},
-        "starts": [{"era": "legacy", "network": "closed", "ok": True, "connect_ms": 300.0},
-                   {"era": "modern", "network": "closed", "ok": False, "code": "X", "error": HOSTILE}],
-        "tools": [{"name": "look", "tokens": 7, "reads": True, "call": {"outcome": "ok", "ms": 3.0}}],
-    }  # fmt: skip
+        "figures": {
+            "eras": ["legacy"],
+            "memory_kb": 40_960,
+            "written": [HOSTILE],
+            "calls": {"ok": 2},
+            "network_needed": None,
+        },
+        "starts": [
+            {"era": "legacy", "network": "closed", "ok": True, "connect_ms": 300.0},
+            {"era": "modern", "network": "closed", "ok": False, "code": "X", "error": HOSTILE},
+        ],
+        "tools": [
+            {"name": "look", "tokens": 7, "reads": True, "call": {"outcome": "ok", "ms": 3.0}}
+        ],
+    }
     tool = Tool.objects.select_related("latest").get()
     assert tool.latest is not None
-    rows = [{"tool": "look", "hash": tool.latest.hash, "rule": "ask", "why": "it does not declare that it only reads"}]
+    rows = [
+        {
+            "tool": "look",
+            "hash": tool.latest.hash,
+            "rule": "ask",
+            "why": "it does not declare that it only reads",
+        }
+    ]
     proposed = {"tools": rows, "fields": {"sandbox": "enforce"}}
     now = timezone.now()
-    TrialReport.objects.create(**found | {"figures": {"memory_kb": 10_240}}, created_at=now - timedelta(days=1))
+    TrialReport.objects.create(
+        **found | {"figures": {"memory_kb": 10_240}}, created_at=now - timedelta(days=1)
+    )
     Proposal.objects.create(
-        request=request, server=server, server_revision=server.revision, server_saved_at=server.updated_at,
-        fields=proposed["fields"], created_at=now,
-    )  # fmt: skip
+        request=request,
+        server=server,
+        server_revision=server.revision,
+        server_saved_at=server.updated_at,
+        fields=proposed["fields"],
+        created_at=now,
+    )
     queue.end(request, State.COMPLETED, result={"verdict": "attention"})
     return TrialReport.objects.create(
-        **found, request=request, proposed=proposed, differences=[HOSTILE], behaves_otherwise=True, created_at=now
+        **found,
+        request=request,
+        proposed=proposed,
+        differences=[HOSTILE],
+        behaves_otherwise=True,
+        created_at=now,
     )
 
 
 def test_the_verdict_stands_first_and_the_trial_before_beside_it(report: TrialReport) -> None:
     viewer = client_as("viewer")
     html = viewer.get(f"{TRIALS}{report.pk}/change/").content.decode()
-    assert html.index("Needs attention") < html.index("Findings") < html.index("Measurements") < html.index("whitelist")
+    assert (
+        html.index("Needs attention")
+        < html.index("Findings")
+        < html.index("Measurements")
+        < html.index("whitelist")
+    )
     assert "40 MB" in html
     assert "10 MB" in html
     assert "offer, and ask an approver" in html
@@ -68,7 +106,9 @@ def test_the_verdict_stands_first_and_the_trial_before_beside_it(report: TrialRe
     assert "behaves differently" in viewer.get(TRIALS).content.decode()
 
 
-def test_the_pages_of_the_request_the_proposal_and_the_server_lead_to_it(report: TrialReport) -> None:
+def test_the_pages_of_the_request_the_proposal_and_the_server_lead_to_it(
+    report: TrialReport,
+) -> None:
     client = client_as("operator")
     assert report.request is not None
     for page in (
@@ -103,6 +143,9 @@ def test_an_outdated_one_says_so_and_can_be_declined(report: TrialReport) -> Non
     lifecycle.save_server(server=server, actor="test")
     client = client_as("admin")
     assert "changed after this trial" in client.get(f"{TRIALS}{report.pk}/change/").content.decode()
-    assert "changed or deleted after" in client.post(f"{TRIALS}{report.pk}/do/apply/", follow=True).content.decode()
+    assert (
+        "changed or deleted after"
+        in client.post(f"{TRIALS}{report.pk}/do/apply/", follow=True).content.decode()
+    )
     client.post(f"{TRIALS}{report.pk}/do/decline/")
     assert Proposal.objects.get().state == "declined"

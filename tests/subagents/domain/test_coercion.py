@@ -44,17 +44,37 @@ def test_what_has_one_reading_is_read_so_and_said(schema: Any, written: Any, mea
 @pytest.mark.parametrize(
     ("schema", "written"),
     [
-        ({"type": "string"}, "5"), ({"type": ["string", "integer"]}, "5"), ({}, "5"), (True, "5"),
-        ({"type": "integer"}, "5.0"), ({"type": "integer"}, "05"), ({"type": "integer"}, " 5"), ({"type": "integer"}, "1\u0665"),
-        ({"type": "integer"}, "five"), ({"type": "integer"}, ""), ({"type": "integer"}, "1e3"), ({"type": "integer"}, "-0"),
-        ({"type": "integer"}, "9" * 30), ({"type": "number"}, "0.1000000000000000055"), ({"type": "number"}, "nan"),
-        ({"type": "number"}, "0.10"), ({"type": "boolean"}, "yes"), ({"type": "boolean"}, "True"), ({"type": "boolean"}, "1"),
-        ({"type": "integer", "enum": [5]}, "5"), ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "5"),
-        ({"$ref": "#/$defs/n"}, "5"), ({"type": "object"}, '{"a": 1, "a": 2}'), ({"type": "array"}, "[NaN]"),
-        ({"type": "array"}, "1, 2"), ({"type": "integer"}, 5.0), ({"type": "string"}, 5), ({"type": "integer"}, None),
+        ({"type": "string"}, "5"),
+        ({"type": ["string", "integer"]}, "5"),
+        ({}, "5"),
+        (True, "5"),
+        ({"type": "integer"}, "5.0"),
+        ({"type": "integer"}, "05"),
+        ({"type": "integer"}, " 5"),
+        ({"type": "integer"}, "1\u0665"),
+        ({"type": "integer"}, "five"),
+        ({"type": "integer"}, ""),
+        ({"type": "integer"}, "1e3"),
+        ({"type": "integer"}, "-0"),
+        ({"type": "integer"}, "9" * 30),
+        ({"type": "number"}, "0.1000000000000000055"),
+        ({"type": "number"}, "nan"),
+        ({"type": "number"}, "0.10"),
+        ({"type": "boolean"}, "yes"),
+        ({"type": "boolean"}, "True"),
+        ({"type": "boolean"}, "1"),
+        ({"type": "integer", "enum": [5]}, "5"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "5"),
+        ({"$ref": "#/$defs/n"}, "5"),
+        ({"type": "object"}, '{"a": 1, "a": 2}'),
+        ({"type": "array"}, "[NaN]"),
+        ({"type": "array"}, "1, 2"),
+        ({"type": "integer"}, 5.0),
+        ({"type": "string"}, 5),
+        ({"type": "integer"}, None),
         ({"type": "integer"}, True),
     ],
-)  # fmt: skip
+)
 def test_everything_else_stays_as_it_was_written(schema: Any, written: Any) -> None:
     value, notes = coerced(of(schema), {"x": written})
     assert (value, notes) == ({"x": written}, [])
@@ -62,7 +82,10 @@ def test_everything_else_stays_as_it_was_written(schema: Any, written: Any) -> N
 
 _KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object"])
 _SCHEMAS = st.recursive(
-    st.builds(lambda kinds: {"type": kinds}, st.one_of(_KINDS, st.lists(_KINDS, min_size=1, max_size=3, unique=True))),
+    st.builds(
+        lambda kinds: {"type": kinds},
+        st.one_of(_KINDS, st.lists(_KINDS, min_size=1, max_size=3, unique=True)),
+    ),
     lambda inner: st.one_of(
         st.builds(lambda s: {"type": "array", "items": s}, inner),
         st.builds(lambda s: {"type": "object", "properties": {"a": s, "b/c": s}}, inner),
@@ -79,7 +102,8 @@ _SCALARS = st.one_of(
 _JSON = st.recursive(
     _SCALARS,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b/c", "d"]), inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b/c", "d"]), inner, max_size=3),
     ),
     max_leaves=6,
 )
@@ -97,7 +121,9 @@ def test_what_was_valid_stays_the_same(schema: dict[str, Any], written: Any) -> 
 
 
 @given(schema=_SCHEMAS, written=_WRITTEN)
-def test_it_is_done_once_and_what_is_not_said_is_not_changed(schema: dict[str, Any], written: Any) -> None:
+def test_it_is_done_once_and_what_is_not_said_is_not_changed(
+    schema: dict[str, Any], written: Any
+) -> None:
     before = json.dumps(written)
     value, notes = coerced(of(schema), {"x": written})
     assert json.dumps(written) == before, "the caller's own is never touched"
@@ -105,7 +131,13 @@ def test_it_is_done_once_and_what_is_not_said_is_not_changed(schema: dict[str, A
     assert coerced(of(schema), {"x": written}) == (value, notes)
 
 
-@given(value=st.one_of(st.integers(-(10**15), 10**15), st.booleans(), st.floats(-1e6, 1e6).map(lambda f: round(f, 3))))
+@given(
+    value=st.one_of(
+        st.integers(-(10**15), 10**15),
+        st.booleans(),
+        st.floats(-1e6, 1e6).map(lambda f: round(f, 3)),
+    )
+)
 def test_no_digit_is_lost(value: Any) -> None:
     if isinstance(value, bool):
         kind = "boolean"

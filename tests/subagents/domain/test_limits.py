@@ -18,7 +18,18 @@ from subagents.domain.savings import Counted, money_saved, savings
 from subagents.domain.spec import DEFAULT_WINDOW, ExpertSpec, Prices, TargetSpec
 
 PRICES = Prices(Decimal(1), Decimal(5), Decimal("0.1"), Decimal("1.25"))
-SPEC = ExpertSpec("x", "d", {}, "", (), max_steps=5, max_tokens=1000, max_calls=10, max_cost=Decimal(1), max_seconds=60)
+SPEC = ExpertSpec(
+    "x",
+    "d",
+    {},
+    "",
+    (),
+    max_steps=5,
+    max_tokens=1000,
+    max_calls=10,
+    max_cost=Decimal(1),
+    max_seconds=60,
+)
 
 
 def target(model_id: int, window: int = 10_000) -> TargetSpec:
@@ -45,8 +56,11 @@ def test_an_unknown_price_is_unknown_and_a_free_model_is_free() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**5), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_what_is_reserved_is_never_less_than_what_it_costs(inp: int, out: int, cached: int, written: int) -> None:
-    cached, written = min(cached, inp), min(written, max(0, inp - cached))
+def test_what_is_reserved_is_never_less_than_what_it_costs(
+    inp: int, out: int, cached: int, written: int
+) -> None:
+    written = min(written, max(0, inp - cached))
+    cached = min(cached, inp)
     cost = price(PRICES, input=inp, output=out, cached=cached, cache_write=written)
     assert cost is not None
     assert reserve(PRICES, estimated_input=inp, max_output=out) >= cost
@@ -80,7 +94,11 @@ def test_the_room_of_a_model_leaves_its_answer_and_its_buffer() -> None:
 
 
 def test_results_enter_in_order_until_one_does_not_fit_and_then_none() -> None:
-    assert let_in([100, 5_000, 10], context.Room(target(1), used=5_000, ratio=1.0)) == [True, False, False]
+    assert let_in([100, 5_000, 10], context.Room(target(1), used=5_000, ratio=1.0)) == [
+        True,
+        False,
+        False,
+    ]
     assert let_in([100, 10], context.Room(target(1), used=5_000, ratio=1.0)) == [True, True]
 
 
@@ -92,11 +110,15 @@ def let_in(sizes: list[int], room: context.Room) -> list[bool]:
 def test_what_is_admitted_always_fits(sizes: list[int], known: int, ratio: float) -> None:
     room = context.Room(target(1), known, ratio)
     fitting = let_in(sizes, room)
-    total = known + sum(round(size * ratio) for size, fits in zip(sizes, fitting, strict=True) if fits)
+    total = known + sum(
+        round(size * ratio) for size, fits in zip(sizes, fitting, strict=True) if fits
+    )
     assert total == room.used <= max(room.target.room, known)
 
 
-def failed(model: int, kind: ErrorKind, *, ago: float = 100.0, after: float | None = None) -> Failed:
+def failed(
+    model: int, kind: ErrorKind, *, ago: float = 100.0, after: float | None = None
+) -> Failed:
     return Failed(model, kind, after, ago)
 
 
@@ -107,7 +129,10 @@ def failed(model: int, kind: ErrorKind, *, ago: float = 100.0, after: float | No
         ([failed(1, ErrorKind.AUTH)], Ask(target(2))),
         ([failed(1, ErrorKind.OVERLOADED)], Ask(target(2))),
         ([failed(1, ErrorKind.OVERLOADED), failed(2, ErrorKind.OVERLOADED)], Ask(target(1))),
-        ([failed(1, ErrorKind.AUTH), failed(2, ErrorKind.QUOTA)], GiveUp(Exit.QUOTA, ErrorKind.QUOTA)),
+        (
+            [failed(1, ErrorKind.AUTH), failed(2, ErrorKind.QUOTA)],
+            GiveUp(Exit.QUOTA, ErrorKind.QUOTA),
+        ),
         ([failed(1, ErrorKind.BAD_REQUEST)], Ask(target(2))),
         ([failed(1, ErrorKind.POLICY)], Ask(target(2))),
         ([failed(1, ErrorKind.EMPTY)], Ask(target(2))),
@@ -115,12 +140,21 @@ def failed(model: int, kind: ErrorKind, *, ago: float = 100.0, after: float | No
             [failed(1, ErrorKind.BAD_REQUEST), failed(2, ErrorKind.BAD_REQUEST)],
             GiveUp(Exit.MODEL, ErrorKind.BAD_REQUEST),
         ),
-        ([failed(1, ErrorKind.CONTEXT), failed(2, ErrorKind.CONTEXT)], GiveUp(Exit.TOKEN_LIMIT, ErrorKind.CONTEXT)),
         (
-            [failed(1, ErrorKind.RATE_LIMITED, after=30, ago=10), failed(2, ErrorKind.RATE_LIMITED, after=20, ago=10)],
+            [failed(1, ErrorKind.CONTEXT), failed(2, ErrorKind.CONTEXT)],
+            GiveUp(Exit.TOKEN_LIMIT, ErrorKind.CONTEXT),
+        ),
+        (
+            [
+                failed(1, ErrorKind.RATE_LIMITED, after=30, ago=10),
+                failed(2, ErrorKind.RATE_LIMITED, after=20, ago=10),
+            ],
             Wait(10),
         ),
-        ([failed(1, ErrorKind.RATE_LIMITED, after=999, ago=10), failed(2, ErrorKind.AUTH)], Wait(989)),
+        (
+            [failed(1, ErrorKind.RATE_LIMITED, after=999, ago=10), failed(2, ErrorKind.AUTH)],
+            Wait(989),
+        ),
     ],
 )
 def test_fallback(before: list[Failed], choice: object) -> None:
@@ -132,8 +166,19 @@ def test_fallback(before: list[Failed], choice: object) -> None:
     ("before", "left", "choice"),
     [
         ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0)], 55.0, Ask(target(2), 55.0)),
-        ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0), failed(2, ErrorKind.NETWORK, ago=0)], 55.0, Wait(1)),
-        ([failed(1, ErrorKind.RATE_LIMITED, after=50, ago=0), failed(2, ErrorKind.AUTH)], 55.0, Wait(50)),
+        (
+            [
+                failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0),
+                failed(2, ErrorKind.NETWORK, ago=0),
+            ],
+            55.0,
+            Wait(1),
+        ),
+        (
+            [failed(1, ErrorKind.RATE_LIMITED, after=50, ago=0), failed(2, ErrorKind.AUTH)],
+            55.0,
+            Wait(50),
+        ),
     ],
 )
 def test_who_asks_to_be_left_alone_for_longer_than_the_run_has_is_not_waited_for(
@@ -180,7 +225,9 @@ def test_tokens_are_reserved_ahead_like_money(spent: int, last: bool, room: int)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from(ErrorKind)), max_size=12))
-def test_no_target_is_asked_more_often_than_the_rounds(attempts: list[tuple[int, ErrorKind]]) -> None:
+def test_no_target_is_asked_more_often_than_the_rounds(
+    attempts: list[tuple[int, ErrorKind]],
+) -> None:
     before: list[Failed] = []
     for _, kind in attempts:
         choice = choose([target(1), target(2)], before)
@@ -211,19 +258,29 @@ def test_kinds_of_errors(name: str, status: int | None, text: str, kind: ErrorKi
 def test_savings_are_negative_when_they_are() -> None:
     long = Counted(12_704, 175, 163, 2_275 + 83, 83, 34_415, 4)
     assert savings(long) == {
-        "context_saved": 12_716, "definitions_saved": 2_275, "compression": 79.01, "reread_tax": 2.67,
-        "results": 12_704, "calls": 175, "returned": 163,
-    }  # fmt: skip
+        "context_saved": 12_716,
+        "definitions_saved": 2_275,
+        "compression": 79.01,
+        "reread_tax": 2.67,
+        "results": 12_704,
+        "calls": 175,
+        "returned": 163,
+    }
     assert savings(Counted(10, 5, 100, 50, 83, 500, 1))["context_saved"] == -85
 
 
 def test_money_is_saved_where_the_callers_model_is_dear_and_lost_where_it_is_cheap() -> None:
-    long, cost = Counted(12_704, 175, 163, 2_275 + 83, 83, 34_415, 4), Decimal("0.011")
+    long = Counted(12_704, 175, 163, 2_275 + 83, 83, 34_415, 4)
+    cost = Decimal("0.011")
     dear = money_saved(long, cost=cost, callers=Prices(Decimal(5), Decimal(25)))
     # alone: 4 turns over 30,000 and half of what grows; with the expert tool: one turn, and the run
     grown = (12_704 + 175) * 5 // 2
-    assert dear == (Decimal(30_000 * 4 + grown) * 5 + 175 * 25 - (30_000 + 163) * 5) / 1_000_000 - cost
-    cached = money_saved(long, cost=cost, callers=Prices(Decimal(5), Decimal(25), cache_read=Decimal("0.5")))
+    assert (
+        dear == (Decimal(30_000 * 4 + grown) * 5 + 175 * 25 - (30_000 + 163) * 5) / 1_000_000 - cost
+    )
+    cached = money_saved(
+        long, cost=cost, callers=Prices(Decimal(5), Decimal(25), cache_read=Decimal("0.5"))
+    )
     assert dear > (cached or 0) > 0
     cheap = money_saved(long, cost=cost, callers=Prices(Decimal("0.01"), Decimal("0.02")))
     assert cheap is not None
@@ -234,4 +291,6 @@ def test_money_is_saved_where_the_callers_model_is_dear_and_lost_where_it_is_che
 def test_states_end_where_they_must() -> None:
     assert set(RunState) - set(RUN_MOVES) == {RunState.DONE, RunState.FAILED, RunState.CANCELLED}
     assert all(target in RunState for targets in RUN_MOVES.values() for target in targets)
-    assert CallState.STARTED not in CALL_MOVES[CallState.UNKNOWN], "nothing in doubt is started again by itself"
+    assert CallState.STARTED not in CALL_MOVES[CallState.UNKNOWN], (
+        "nothing in doubt is started again by itself"
+    )

@@ -13,12 +13,21 @@ from subagents.domain.outputs import find_links, flattened, found, handle_of, pa
     ("result", "text"),
     [
         ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),
-        ({"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}]}, "[image: image/png, 5 bytes]"),
-        ({"content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}]}, "inside"),
+        (
+            {"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}]},
+            "[image: image/png, 5 bytes]",
+        ),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "f:/x", "text": "inside"}}]},
+            "inside",
+        ),
         ({"content": [{"type": "resource", "resource": {"uri": "f:/x"}}]}, "[resource: f:/x]"),
         ({"content": [{"type": "resource_link", "uri": "f:/y"}]}, "[resource_link: f:/y]"),
         ({"content": [{"type": "text", "text": "a"}], "structuredContent": {"b": 1}}, 'a\n{"b":1}'),
-        ({"content": [{"type": "text", "text": '{ "b": 1 }'}], "structuredContent": {"b": 1}}, '{ "b": 1 }'),
+        (
+            {"content": [{"type": "text", "text": '{ "b": 1 }'}], "structuredContent": {"b": 1}},
+            '{ "b": 1 }',
+        ),
         ({"content": [{"type": "text", "text": "{"}], "structuredContent": {"b": 1}}, '{\n{"b":1}'),
         ({"content": [], "structuredContent": {"b": 1}}, '{"b":1}'),
         ({"content": [{"type": "hologram"}]}, "[hologram]"),
@@ -32,7 +41,12 @@ def test_flattening(result: dict, text: str) -> None:
 def test_links_of_a_result_are_found_whatever_is_in_them() -> None:
     parts = [
         {"type": "text", "text": "x"},
-        {"type": "resource_link", "uri": "https://a.example/\x00" + "x" * 5_000, "name": "n\ud800", "mimeType": None},
+        {
+            "type": "resource_link",
+            "uri": "https://a.example/\x00" + "x" * 5_000,
+            "name": "n\ud800",
+            "mimeType": None,
+        },
         {"type": "resource_link"},
         *({"type": "resource_link", "uri": f"made://{n}"} for n in range(500)),
     ]
@@ -45,11 +59,15 @@ def test_links_of_a_result_are_found_whatever_is_in_them() -> None:
 
 @given(
     st.lists(
-        st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=50), min_size=1, max_size=60
+        st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=50),
+        min_size=1,
+        max_size=60,
     )
 )
 def test_pages_together_are_the_whole(lines: list[str]) -> None:
-    text, read, start = "\n".join(lines), [], 1
+    text = "\n".join(lines)
+    read = []
+    start = 1
     every = text.splitlines() or [""]
     while start <= len(every):
         part = page(text, from_line=start, lines=7, limit=200)
@@ -62,10 +80,12 @@ def test_pages_together_are_the_whole(lines: list[str]) -> None:
 
 def test_all_of_a_very_long_line_can_be_read() -> None:
     text = "".join(f"{n:06}" for n in range(4_000))
-    read, start = "", 1
+    read = ""
+    start = 1
     while start <= page(text, from_line=start).of:
         part = page(text, from_line=start)
-        read, start = read + part.text.replace("\n", ""), part.last + 1
+        read = read + part.text.replace("\n", "")
+        start = part.last + 1
     assert read == text
     assert "001500" in found(text, "001500")
 

@@ -11,13 +11,18 @@ from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, WaitFo
 from subagents.domain.transcript import CallView, TurnView
 
 SPEC = ExpertSpec("x", "d", {}, "", (), parallelism=2)
-P, W, S, D, U = CallState.PLANNED, CallState.WAITING, CallState.STARTED, CallState.DONE, CallState.UNKNOWN
+P = CallState.PLANNED
+W = CallState.WAITING
+S = CallState.STARTED
+D = CallState.DONE
+U = CallState.UNKNOWN
 
 
 def turn(*calls: tuple[CallState, bool]) -> list[TurnView]:
     """One turn with calls of (state, only reads)."""
     views = tuple(
-        CallView(i, 1, i, f"c{i}", "t", "{}", state, read_only=reads) for i, (state, reads) in enumerate(calls)
+        CallView(i, 1, i, f"c{i}", "t", "{}", state, read_only=reads)
+        for i, (state, reads) in enumerate(calls)
     )
     return [TurnView(1, "", "calls" if calls else "stop", False, "", views)]
 
@@ -42,7 +47,11 @@ def test_reading_calls_go_together_and_writing_ones_alone(calls: list, which: li
 
 @pytest.mark.parametrize(
     ("calls", "which"),
-    [([(P, False), (P, True)], [0, 1]), ([(P, False), (D, False), (P, False)], [0, 2]), ([(W, True), (P, False)], [1])],
+    [
+        ([(P, False), (P, True)], [0, 1]),
+        ([(P, False), (D, False), (P, False)], [0, 2]),
+        ([(W, True), (P, False)], [1]),
+    ],
 )
 def test_other_calls_go_together_if_they_may(calls: list, which: list[int]) -> None:
     step = next_step(SPEC, turn(*calls), Spent(), None, lambda call: True)
@@ -51,7 +60,10 @@ def test_other_calls_go_together_if_they_may(calls: list, which: list[int]) -> N
 
 
 def test_no_other_call_passes_one_that_waits_for_people() -> None:
-    assert isinstance(next_step(SPEC, turn((W, False), (P, False)), Spent(), None, lambda call: True), WaitForPeople)
+    assert isinstance(
+        next_step(SPEC, turn((W, False), (P, False)), Spent(), None, lambda call: True),
+        WaitForPeople,
+    )
 
 
 @pytest.mark.parametrize("calls", [[(W, False), (P, True)], [(W, True), (P, False)], [(W, True)]])

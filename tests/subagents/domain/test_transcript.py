@@ -20,7 +20,14 @@ SPEC = ExpertSpec("x", "d", {"type": "object", "properties": {"q": {}}}, "Be an 
 CALL = CallView(1, 1, 0, "c1", "git__log", '{"n": 1}', CallState.DONE, result="a commit")
 TURNS = [
     TurnView(1, "", "calls", False, "", (CALL,)),
-    TurnView(2, "so", "calls", False, "", (CallView(2, 2, 0, "c2", "git__log", "{oops", CallState.REFUSED, "bad"),)),
+    TurnView(
+        2,
+        "so",
+        "calls",
+        False,
+        "",
+        (CallView(2, 2, 0, "c2", "git__log", "{oops", CallState.REFUSED, "bad"),),
+    ),
 ]
 
 
@@ -33,7 +40,9 @@ def test_history_is_calls_and_results_and_the_question_once() -> None:
 
 
 def test_broken_arguments_stay_in_the_record_and_a_history_is_readable() -> None:
-    assert messages(SPEC, {}, TURNS, {})[4]["tool_calls"][0]["function"]["arguments"] == ('{"__broken__": "{oops"}')
+    assert messages(SPEC, {}, TURNS, {})[4]["tool_calls"][0]["function"]["arguments"] == (
+        '{"__broken__": "{oops"}'
+    )
 
 
 def test_instructions_stand_once_by_server_and_no_schema_in_the_prompt() -> None:

@@ -1,4 +1,5 @@
-"""A hosted agent answers in its conversations by runs, as its energy allows, with built-in tools and those of servers."""
+"""A hosted agent answers in its conversations by runs, as its energy allows, with built-in tools
+and those of servers."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def begun() -> Conversation:
 
 
 def write(row: Conversation, text: str, user: User | None = None) -> Message:
-    return messages.say(conversation=row, kind=MessageKind.IN, text=text, author="user:ann", user=user)
+    return messages.say(
+        conversation=row, kind=MessageKind.IN, text=text, author="user:ann", user=user
+    )
 
 
 def said(row: Conversation) -> list[tuple[str, str]]:
@@ -64,12 +67,14 @@ def held(row: EffortAgent) -> Any:
 
 @pytest.fixture
 async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
-    """``await talking(row)``: a worker that drives the agent, and its runs, and is woken by a clock."""
+    """``await talking(row)``: a worker that drives the agent, and its runs, and is woken by a
+    clock."""
     made: list[Loops] = []
     clocks: list[asyncio.Task[None]] = []
 
     async def clock(here: Loops) -> None:
-        """As the site's: a worker on a busy machine gives the agent back when its lease could not be renewed in time."""
+        """As the site's: a worker on a busy machine gives the agent back when its lease could not
+        be renewed in time."""
         while True:
             for key in await db_call(cycle.due, timezone.now()):
                 here.wake(key)
@@ -91,9 +96,17 @@ async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.mark.exhaustive
-async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_said(bench: Bench, talking: Any) -> None:
-    turns = [calls(("echo__echo", {"text": "clock"}), ("think", {"text": "Look first."}), ("respond", {"text": "One moment."})),
-             {"text": "It is noon."}]  # fmt: skip
+async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_said(
+    bench: Bench, talking: Any
+) -> None:
+    turns = [
+        calls(
+            ("echo__echo", {"text": "clock"}),
+            ("think", {"text": "Look first."}),
+            ("respond", {"text": "One moment."}),
+        ),
+        {"text": "It is noon."},
+    ]
     row = await db_call(hosted, bench, *turns)
     ann = await db_call(User.objects.create_user, "ann")
     talk = await db_call(begun)
@@ -101,21 +114,36 @@ async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_sa
     await db_call(write, talk, "How late is it?", ann)
     await until(lambda: len(said(talk)) == 4)
     assert sorted(await db_call(said, talk)) == sorted(
-        [("in", "How late is it?"), ("thought", "Look first."), ("out", "One moment."), ("out", "It is noon.")]
+        [
+            ("in", "How late is it?"),
+            ("thought", "Look first."),
+            ("out", "One moment."),
+            ("out", "It is noon."),
+        ]
     )
-    runs = await db_call(lambda: list(Run.objects.values_list("origin", "conversation", "requester_id")))
+    runs = await db_call(
+        lambda: list(Run.objects.values_list("origin", "conversation", "requester_id"))
+    )
     assert runs == [("talk", talk.pk, ann.pk)]
-    inner = await db_call(lambda: set(Invocation.objects.values_list("exposed_name", "conversation")))
+    inner = await db_call(
+        lambda: set(Invocation.objects.values_list("exposed_name", "conversation"))
+    )
     assert inner == {(name, talk.pk) for name in ("echo__echo", "think", "respond")}
     await db_call(write, talk, "Really?")
     await until(lambda: Exchange.objects.filter(told_at__isnull=False).count() == 2)
     asked = await db_call(lambda: Run.objects.latest("created_at").arguments)
-    for each in ("Person: How late is it?", "You, to yourself: Look first.", "You: It is noon.", "Person: Really?"):
+    for each in (
+        "Person: How late is it?",
+        "You, to yourself: Look first.",
+        "You: It is noon.",
+        "Person: Really?",
+    ):
         assert each in asked
 
 
 def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> None:
-    row, talk = hosted(bench, {"text": "x"}), begun()
+    row = hosted(bench, {"text": "x"})
+    talk = begun()
     write(talk, "a")
     cycle.turn(taken := held(row))
     cycle.turn(taken)
@@ -130,11 +158,17 @@ def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> Non
     assert said(talk) == [("in", "a"), ("in", "b"), ("out", "Yes.")]
     assert Run.objects.count() == 2, "what was written meanwhile is answered next"
     assert cycle.take(row.pk, worker="other") is None
-    assert [each.decision.split(": ")[1][:8] for each in CycleLog.objects.order_by("id")] == ["asking i", "answered"]
+    assert [each.decision.split(": ")[1][:8] for each in CycleLog.objects.order_by("id")] == [
+        "asking i",
+        "answered",
+    ]
 
 
-def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_itself(bench: Bench) -> None:
-    row, talk = hosted(bench, {"text": "x"}), begun()
+def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_itself(
+    bench: Bench,
+) -> None:
+    row = hosted(bench, {"text": "x"})
+    talk = begun()
     pool = pools.save_pool(pool=EnergyPool(slug="p", capacity=100, regeneration=0), actor=ACTOR)
     Agent.objects.filter(pk=row.expert.agent_id).update(energy_pool=pool)
     EnergyPool.objects.update(level=9.9)
@@ -158,7 +192,8 @@ def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_
 
 
 def test_snoozed_ended_and_unselected_conversations_are_left_alone(bench: Bench) -> None:
-    row, talks = hosted(bench, {"text": "x"}), [begun() for _ in range(4)]
+    row = hosted(bench, {"text": "x"})
+    talks = [begun() for _ in range(4)]
     for each in talks:
         write(each, "a")
     _act("snooze_conversation", row.expert.agent.slug, talks[0].pk, {"seconds": 3600})
@@ -167,13 +202,23 @@ def test_snoozed_ended_and_unselected_conversations_are_left_alone(bench: Bench)
     cycle.turn(taken := held(row))
     assert [each.conversation_id for each in Exchange.objects.all()] == [talks[2].pk]
     _act("select_conversation", row.expert.agent.slug, talks[2].pk, {"id": ""})
-    Conversation.objects.filter(pk=talks[0].pk).update(snoozed_until=timezone.now() - timedelta(seconds=1))
+    Conversation.objects.filter(pk=talks[0].pk).update(
+        snoozed_until=timezone.now() - timedelta(seconds=1)
+    )
     cycle.turn(taken)
-    assert {each.conversation_id for each in Exchange.objects.all()} == {talks[0].pk, talks[2].pk, talks[3].pk}
+    assert {each.conversation_id for each in Exchange.objects.all()} == {
+        talks[0].pk,
+        talks[2].pk,
+        talks[3].pk,
+    }
 
 
-def test_others_are_told_once_of_the_selected_conversation_and_answered_when_it_has_ended(bench: Bench) -> None:
-    row, selected, other = hosted(bench, {"text": "x"}), begun(), begun()
+def test_others_are_told_once_of_the_selected_conversation_and_answered_when_it_has_ended(
+    bench: Bench,
+) -> None:
+    row = hosted(bench, {"text": "x"})
+    selected = begun()
+    other = begun()
     _act("select_conversation", row.expert.agent.slug, selected.pk, {"id": selected.pk})
     write(other, "Hello?")
     taken = held(row)
@@ -189,7 +234,8 @@ def test_others_are_told_once_of_the_selected_conversation_and_answered_when_it_
 
 
 def test_what_cannot_be_begun_is_said_once(bench: Bench) -> None:
-    row, talk = hosted(bench, {"text": "x"}), begun()
+    row = hosted(bench, {"text": "x"})
+    talk = begun()
     bench.provider.enabled = False
     bench.provider.save()
     write(talk, "a")
@@ -201,15 +247,26 @@ def test_what_cannot_be_begun_is_said_once(bench: Bench) -> None:
 
 
 async def test_its_own_acts(bench: Bench, talking: Any) -> None:
-    row = await db_call(hosted, bench, calls(("await_energy", {"level": 20}), ("select_conversation", {"id": "nope"}),
-                        ("snooze_conversation", {"seconds": 60}), ("end_conversation", {})), {"text": "Bye."})  # fmt: skip
+    row = await db_call(
+        hosted,
+        bench,
+        calls(
+            ("await_energy", {"level": 20}),
+            ("select_conversation", {"id": "nope"}),
+            ("snooze_conversation", {"seconds": 60}),
+            ("end_conversation", {}),
+        ),
+        {"text": "Bye."},
+    )
     talk = await db_call(begun)
     await db_call(write, talk, "Go away.")
     await talking(row)
     await until(lambda: Exchange.objects.filter(told_at__isnull=False).exists())
     talk = await db_call(Conversation.objects.get, pk=talk.pk)
     assert (talk.state, talk.snoozed_until is not None) == ("ended", True)
-    told = dict(await db_call(lambda: list(Invocation.objects.values_list("exposed_name", "result"))))
+    told = dict(
+        await db_call(lambda: list(Invocation.objects.values_list("exposed_name", "result")))
+    )
     assert "You do not have an energy pool" in told["await_energy"]
     assert "no open conversation with this id" in told["select_conversation"]
     assert (await db_call(said, talk)) == [("in", "Go away.")], "nothing is written after the end"
@@ -219,12 +276,19 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     bench: Bench, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
-    row, talk = hosted(bench, {"text": "x"}), begun()
-    pool = pools.save_pool(pool=EnergyPool(slug="p", regeneration=0, low_policy="auto"), actor=ACTOR)
+    row = hosted(bench, {"text": "x"})
+    talk = begun()
+    pool = pools.save_pool(
+        pool=EnergyPool(slug="p", regeneration=0, low_policy="auto"), actor=ACTOR
+    )
     Agent.objects.filter(pk=row.expert.agent_id).update(energy_pool=pool)
     EnergyPool.objects.update(level=12)
     asked = queue.ask(
-        kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR, agent=row.expert.agent, conversation=talk.pk
+        kind=Kind.SEARCH,
+        params={"query": "git", "limit": 1},
+        actor=ACTOR,
+        agent=row.expert.agent,
+        conversation=talk.pk,
     )
     work = MaintenanceRequest.objects.filter(pk=asked.pk)
     work.update(state="in_progress", energy_total=3, energy_unreported=3)
@@ -254,13 +318,19 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     assert all(took > 0 for took in CycleLog.objects.values_list("took_ms", flat=True))
     with CaptureQueriesContext(connection) as asked_of_database:
         cycle.turn(taken)
-    assert len(asked_of_database) <= FEW, "a cycle that finds nothing is quick: it is made of a few reads of few rows"
+    assert len(asked_of_database) <= FEW, (
+        "a cycle that finds nothing is quick: it is made of a few reads of few rows"
+    )
 
 
-def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: Bench, monkeypatch: Any) -> None:
+def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(
+    bench: Bench, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
     row = hosted(bench, {"text": "x"})
-    asked = queue.ask(kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR, agent=row.expert.agent)
+    asked = queue.ask(
+        kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR, agent=row.expert.agent
+    )
     other = queue.ask(kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR)
     assert queue.due(timezone.now(), 9) == [other.pk]
     taken = held(row)
@@ -280,12 +350,18 @@ def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(bench: 
 
 @pytest.mark.one_database
 def test_an_expert_tool_that_takes_no_single_text_cannot_speak(bench: Bench) -> None:
-    two = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
+    two = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "required": ["a", "b"],
+    }
     with pytest.raises(ConfigInvalid, match="only required argument is not a text argument"):
         hosted(bench, {"text": "x"}, arguments=two)
 
 
-async def test_switched_off_it_stops_and_another_worker_may_go_on(bench: Bench, talking: Any) -> None:
+async def test_switched_off_it_stops_and_another_worker_may_go_on(
+    bench: Bench, talking: Any
+) -> None:
     row = await db_call(hosted, bench, {"text": "x"})
     await talking(row)
     await until(lambda: EffortAgent.objects.filter(lease_until__isnull=False).exists())
@@ -294,7 +370,9 @@ async def test_switched_off_it_stops_and_another_worker_may_go_on(bench: Bench, 
     assert await db_call(cycle.due, timezone.now()) == []
 
 
-async def test_a_narrowed_conversation_narrows_what_its_own_agent_may_use(bench: Bench, talking: Any) -> None:
+async def test_a_narrowed_conversation_narrows_what_its_own_agent_may_use(
+    bench: Bench, talking: Any
+) -> None:
     row = await db_call(hosted, bench, calls(("echo__echo", {})), {"text": "No echo here."})
     await db_call(bench.server, "multi", "all")
     talk = await db_call(begun)

@@ -1,4 +1,5 @@
-"""The whole of the first goal: an agent lacks a server, has the sub-agent look for it, uses it once people said yes, on a budget."""
+"""The whole of the first goal: an agent lacks a server, has the sub-agent look for it, uses it once
+people said yes, on a budget."""
 
 from __future__ import annotations
 
@@ -23,15 +24,21 @@ from tests.subagents.runs.conftest import bench, worker, working
 from tests.waiting import until
 
 __all__ = ["_no_broker", "bench", "manager", "talking", "worker", "working"]
-LACKS = calls(("mcp_request_server_addition", {"serverName": "echo", "purpose": "to say things again"}))
-HEARD, THERE = "The background sub-agent: ", "Person: It is there now."
+LACKS = calls(
+    ("mcp_request_server_addition", {"serverName": "echo", "purpose": "to say things again"})
+)
+HEARD = "The background sub-agent: "
+THERE = "Person: It is there now."
 TURNS = (
     [
         calls(("echo__echo", {"text": "noon"})) | {"when": {"user_contains": THERE}},
         {"text": "A person decides about it.", "when": {"user_contains": HEARD}},
         LACKS,
     ],
-    [{"text": "I asked for it.", "when": {"last_tool": "mcp_request_server_addition"}}, {"text": "It says noon."}],
+    [
+        {"text": "I asked for it.", "when": {"last_tool": "mcp_request_server_addition"}},
+        {"text": "It says noon."},
+    ],
 )
 
 
@@ -43,7 +50,8 @@ def speaker(bench: Bench) -> EffortAgent:
 
 
 def added(row: EffortAgent) -> None:
-    """A person decides: the server is added, its tool approved and granted, and the proposal closed."""
+    """A person decides: the server is added, its tool approved and granted, and the proposal
+    closed."""
     server = add_server("echo", tool("echo"))
     grants.grant(agent=row.expert.agent, server=server, actor=ACTOR)
     proposals.decline(proposal_id=Proposal.objects.get().pk, actor="user:ann")
@@ -52,8 +60,10 @@ def added(row: EffortAgent) -> None:
 async def test_it_lacks_a_server_asks_hears_uses_it_and_pays_for_all_of_it(
     bench: Bench, talking: Any, manager: Any
 ) -> None:
-    row, talk = await db_call(speaker, bench), await db_call(begun)
-    here, ann = await manager(), await db_call(User.objects.create_user, "ann")
+    row = await db_call(speaker, bench)
+    talk = await db_call(begun)
+    here = await manager()
+    ann = await db_call(User.objects.create_user, "ann")
     await talking(row)
     await db_call(write, talk, "Say noon.", ann)
 
@@ -63,7 +73,11 @@ async def test_it_lacks_a_server_asks_hears_uses_it_and_pays_for_all_of_it(
 
     await until(heard)
     request = await db_call(MaintenanceRequest.objects.get)
-    assert (request.kind, request.state, request.conversation) == ("add_server", "completed", talk.pk)
+    assert (request.kind, request.state, request.conversation) == (
+        "add_server",
+        "completed",
+        talk.pk,
+    )
     proposal = await db_call(Proposal.objects.get)
     assert proposal.state == ProposalState.WAITING, "nothing is added by itself"
     await db_call(added, row)
@@ -73,11 +87,17 @@ async def test_it_lacks_a_server_asks_hears_uses_it_and_pays_for_all_of_it(
         return ("out", "It says noon.") in await db_call(said, talk)
 
     await until(answered)
-    made = await db_call(lambda: list(Invocation.objects.order_by("received_at").values_list("exposed_name", "state")))
+    made = await db_call(
+        lambda: list(
+            Invocation.objects.order_by("received_at").values_list("exposed_name", "state")
+        )
+    )
     assert made == [("mcp_request_server_addition", "succeeded"), ("echo__echo", "succeeded")]
     kinds = await db_call(lambda: set(EnergyEntry.objects.values_list("kind", flat=True)))
     assert {"maintenance", "turn"} <= kinds
     drained = await db_call(lambda: sum(EnergyEntry.objects.values_list("amount", flat=True)))
     left = await db_call(lambda: pools.standing(EnergyPool.objects.with_reserved().get()).level)
     assert left == pytest.approx(100 - drained)
-    assert await db_call(lambda: CycleLog.objects.filter(polled__gt=0).exists()), "and each cycle shows it"
+    assert await db_call(lambda: CycleLog.objects.filter(polled__gt=0).exists()), (
+        "and each cycle shows it"
+    )

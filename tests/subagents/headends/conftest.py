@@ -1,4 +1,5 @@
-"""The door of headends in the test's own process, over real HTTP, with the official clients as callers."""
+"""The door of headends in the test's own process, over real HTTP, with the official clients as
+callers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _ssl_context = functools.cache(create_ssl_context)
 
 @pytest.fixture(scope="module", autouse=True)
 def _certificates_read_once() -> Iterator[None]:
-    """Each client reads the certificates of this machine, which takes longer than its requests; here none uses TLS."""
+    """Each client reads the certificates of this machine, which takes longer than its requests;
+    here none uses TLS."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", _ssl_context)
         yield
@@ -39,7 +41,8 @@ def _certificates_read_once() -> Iterator[None]:
 
 @dataclass
 class Served:
-    """A process that serves headends. ``answered``: method, path and status of each request, in the order of their ends."""
+    """A process that serves headends. ``answered``: method, path and status of each request, in the
+    order of their ends."""
 
     address: str
     engine: Any
@@ -71,7 +74,8 @@ class Quiet(uvicorn.Server):
 
 @pytest.fixture
 async def serving(bench: Bench, working: Any) -> AsyncIterator[Callable[..., Any]]:
-    """``await serving()`` starts the door on a port of its own, with a worker in the same process."""
+    """``await serving()`` starts the door on a port of its own, with a worker in the same
+    process."""
     started: list[tuple[uvicorn.Server, asyncio.Task[None], Served]] = []
 
     async def make(**options: Any) -> Served:

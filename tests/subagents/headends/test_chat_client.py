@@ -17,7 +17,12 @@ from tests.subagents.headends.conftest import headend, token
 from tests.subagents.kit import Bench, offered
 from tests.waiting import HANG_LIMIT
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.e2e, pytest.mark.one_database, pytest.mark.chat_client]
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.e2e,
+    pytest.mark.one_database,
+    pytest.mark.chat_client,
+]
 
 _MODELS = """
 - model_id: expert
@@ -49,11 +54,18 @@ class ChatClient:
         (self.home / "extra-openai-models.yaml").write_text(_MODELS.format(address=self.address))
         env = {"PATH": "/usr/bin:/bin", "HOME": str(self.home), "LLM_USER_PATH": str(self.home)}
         process = await asyncio.create_subprocess_exec(
-            str(externals.CHAT_CLIENT.found), *words, cwd=self.home, env=env, stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            str(externals.CHAT_CLIENT.found),
+            *words,
+            cwd=self.home,
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         try:
-            out, err = await asyncio.wait_for(process.communicate((given or "").encode()), 2 * HANG_LIMIT)
+            out, err = await asyncio.wait_for(
+                process.communicate((given or "").encode()), 2 * HANG_LIMIT
+            )
         finally:
             if process.returncode is None:
                 process.kill()
@@ -75,33 +87,58 @@ async def client(bench: Bench, serving: Any, home: Path, *turns: Any, key: str =
 async def questions() -> list[str]:
     """The arguments of all runs, the oldest first."""
     return await db_call(
-        lambda: [json.loads(run.arguments)["text"] for run in Run.objects.order_by("created_at", "id")]
+        lambda: [
+            json.loads(run.arguments)["text"] for run in Run.objects.order_by("created_at", "id")
+        ]
     )
 
 
 @pytest.mark.parametrize("options", [[], ["--no-stream"]])
-async def test_a_prompt_gets_the_experts_answer(bench: Bench, serving: Any, tmp_path: Path, options: list[str]) -> None:
+async def test_a_prompt_gets_the_experts_answer(
+    bench: Bench, serving: Any, tmp_path: Path, options: list[str]
+) -> None:
     llm = await client(bench, serving, tmp_path, {"text": "It is an expert: grüß, 🦜."})
-    assert await llm.run("-m", "expert", *options, "Say hello.") == (0, "It is an expert: grüß, 🦜.\n", "")
+    assert await llm.run("-m", "expert", *options, "Say hello.") == (
+        0,
+        "It is an expert: grüß, 🦜.\n",
+        "",
+    )
     assert await questions() == ["Say hello."]
     _, logged, _ = await llm.run("logs", "--json")
     (entry,) = json.loads(logged)
     run = await db_call(Run.objects.get)
     if options:  # it asks for the usage of a stream only from OpenAI itself
-        assert (entry["input_tokens"], entry["output_tokens"]) == (run.input_tokens, run.output_tokens)
+        assert (entry["input_tokens"], entry["output_tokens"]) == (
+            run.input_tokens,
+            run.output_tokens,
+        )
 
 
-async def test_its_models_are_those_of_the_headend(bench: Bench, serving: Any, tmp_path: Path) -> None:
+async def test_its_models_are_those_of_the_headend(
+    bench: Bench, serving: Any, tmp_path: Path
+) -> None:
     llm = await client(bench, serving, tmp_path, {"text": "x"})
-    code, out, _ = await llm.run("openai", "endpoint", f"{llm.address}/v1", "--models", "--key", llm.key)
+    code, out, _ = await llm.run(
+        "openai", "endpoint", f"{llm.address}/v1", "--models", "--key", llm.key
+    )
     assert (code, out.split()) == (0, ["expert"])
     code, out, _ = await llm.run(
-        "openai", "endpoint", f"{llm.address}/v1", "-m", "expert", "--responses", "--key", llm.key, "Hi."
+        "openai",
+        "endpoint",
+        f"{llm.address}/v1",
+        "-m",
+        "expert",
+        "--responses",
+        "--key",
+        llm.key,
+        "Hi.",
     )
     assert (code, out) == (0, "x\n")
 
 
-async def test_a_conversation_continues_with_what_was_said(bench: Bench, serving: Any, tmp_path: Path) -> None:
+async def test_a_conversation_continues_with_what_was_said(
+    bench: Bench, serving: Any, tmp_path: Path
+) -> None:
     llm = await client(bench, serving, tmp_path, BLUE, BLUE)
     await llm.run("-m", "expert", "-s", "Be short.", "Which colour?")
     code, _, err = await llm.run("-c", "Why?")
@@ -113,7 +150,9 @@ async def test_a_conversation_continues_with_what_was_said(bench: Bench, serving
     )
 
 
-async def test_a_chat_continues_with_what_was_said(bench: Bench, serving: Any, tmp_path: Path) -> None:
+async def test_a_chat_continues_with_what_was_said(
+    bench: Bench, serving: Any, tmp_path: Path
+) -> None:
     llm = await client(bench, serving, tmp_path, BLUE, BLUE)
     code, out, err = await llm.run("chat", "-m", "expert", given="Which colour?\nWhy?\nexit\n")
     assert code == 0, err
@@ -123,7 +162,9 @@ async def test_a_chat_continues_with_what_was_said(bench: Bench, serving: Any, t
     assert second.index("Which colour?") < second.index("Blue.") < second.index("Why?")
 
 
-async def test_an_answer_fits_the_schema_of_the_client(bench: Bench, serving: Any, tmp_path: Path) -> None:
+async def test_an_answer_fits_the_schema_of_the_client(
+    bench: Bench, serving: Any, tmp_path: Path
+) -> None:
     llm = await client(bench, serving, tmp_path, {"text": '{"name": "Ann", "age": 3}'})
     code, out, err = await llm.run("-m", "expert", "--schema", "name, age int", "Who?")
     assert code == 0, err
@@ -143,7 +184,8 @@ async def test_a_failed_run_is_shown_and_not_repeated(
 
 
 @pytest.mark.parametrize(
-    ("model", "key", "words"), [("absent", "", "Available models: expert"), ("expert", "wrong", "Issue token")]
+    ("model", "key", "words"),
+    [("absent", "", "Available models: expert"), ("expert", "wrong", "Issue token")],
 )
 async def test_an_error_says_what_to_do(
     bench: Bench, serving: Any, tmp_path: Path, model: str, key: str, words: str

@@ -1,4 +1,5 @@
-"""Conversations of chat clients: what becomes the question, what its context, and what a repeated question is."""
+"""Conversations of chat clients: what becomes the question, what its context, and what a repeated
+question is."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from typing import Any
 import pytest
 
 from subagents.headends import responses
-from subagents.headends.asking import WAITING, ChatMessage, build_arguments, is_background_prompt, read_messages
+from subagents.headends.asking import (
+    WAITING,
+    ChatMessage,
+    build_arguments,
+    is_background_prompt,
+    read_messages,
+)
 from subagents.headends.errors import HeadendError
 
 ONE_TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -22,12 +29,19 @@ def text_of(*chat: ChatMessage) -> str:
 def test_the_same_message_twice_keeps_what_came_between() -> None:
     yes = ChatMessage("user", "yes")
     asked = text_of(yes, ChatMessage("assistant", "Delete all files?"), yes)
-    assert asked == "Earlier messages:\n\nUser: yes\n\nAssistant: Delete all files?\n\nQuestion:\n\nyes"
+    assert (
+        asked
+        == "Earlier messages:\n\nUser: yes\n\nAssistant: Delete all files?\n\nQuestion:\n\nyes"
+    )
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("before", [(), (ChatMessage("user", "hi"), ChatMessage("assistant", "hello"))])
-def test_a_question_repeated_after_a_notice_is_the_same_question(before: tuple[ChatMessage, ...], times: int) -> None:
+@pytest.mark.parametrize(
+    "before", [(), (ChatMessage("user", "hi"), ChatMessage("assistant", "hello"))]
+)
+def test_a_question_repeated_after_a_notice_is_the_same_question(
+    before: tuple[ChatMessage, ...], times: int
+) -> None:
     assert text_of(*before, *[QUESTION, NOTICE] * times, QUESTION) == text_of(*before, QUESTION)
 
 
@@ -37,12 +51,16 @@ def test_another_question_after_a_notice_keeps_its_context() -> None:
 
 def test_system_text_after_the_question_is_kept() -> None:
     asked = text_of(ChatMessage("user", "Hello."), ChatMessage("system", "Answer in French."))
-    assert asked == "Instructions of the client program:\n\nAnswer in French.\n\nQuestion:\n\nHello."
+    assert (
+        asked == "Instructions of the client program:\n\nAnswer in French.\n\nQuestion:\n\nHello."
+    )
 
 
 def test_a_refusal_of_an_earlier_answer_is_read() -> None:
     parts = [{"type": "refusal", "refusal": "I cannot."}]
-    assert read_messages([{"role": "assistant", "content": parts}]) == [ChatMessage("assistant", "I cannot.")]
+    assert read_messages([{"role": "assistant", "content": parts}]) == [
+        ChatMessage("assistant", "I cannot.")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +81,11 @@ def test_prompts_for_titles_are_recognised(prompt: str) -> None:
 
 @pytest.mark.parametrize(
     "question",
-    ["Generate a report with a title.", "Given the following log, what failed?", "Write a title for my book."],
+    [
+        "Generate a report with a title.",
+        "Given the following log, what failed?",
+        "Write a title for my book.",
+    ],
 )
 def test_questions_about_titles_are_answered(question: str) -> None:
     assert not is_background_prompt([ChatMessage("user", question)])
@@ -75,7 +97,12 @@ def test_questions_about_titles_are_answered(question: str) -> None:
         {"previous_response_id": "resp_1"},
         {"conversation": "conv_1"},
         {"prompt": {"id": "pmpt_1"}},
-        {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "and then?"}]},
+        {
+            "input": [
+                {"type": "item_reference", "id": "msg_1"},
+                {"role": "user", "content": "and then?"},
+            ]
+        },
     ],
 )
 def test_a_reference_to_what_is_not_stored_is_refused(more: dict[str, Any]) -> None:

@@ -37,11 +37,14 @@ def disable() -> None:
 async def test_requests_in_progress_end_with_the_access_of_their_client(
     bench: Bench, serving: Any, interface: str, end_access: Callable[[], None]
 ) -> None:
-    """Both a stream and a request for one answer, while the run goes on. The run is cancelled, as when a client disconnects."""
+    """Both a stream and a request for one answer, while the run goes on. The run is cancelled, as
+    when a client disconnects."""
     kind, path, body, _ = INTERFACES[interface]
 
     def prepare() -> str:
-        expert = bench.expert(bench.model("m", COUNTS, repeat=True), uses=[bench.server("slow", "count")])
+        expert = bench.expert(
+            bench.model("m", COUNTS, repeat=True), uses=[bench.server("slow", "count")]
+        )
         expert.users.add(Agent.objects.get(slug="ann"))
         expert.endpoints.add(Endpoint.objects.get(slug="default"))
         headend(kind)
@@ -49,7 +52,11 @@ async def test_requests_in_progress_end_with_the_access_of_their_client(
 
     key = await db_call(prepare)
     served = await serving()
-    bodies = [body] if kind == "rest" else [body | {"model": "expert", "stream": stream} for stream in (False, True)]
+    bodies = (
+        [body]
+        if kind == "rest"
+        else [body | {"model": "expert", "stream": stream} for stream in (False, True)]
+    )
     async with contextlib.AsyncExitStack() as stack:
         asking = []
         for number, each in enumerate(bodies):

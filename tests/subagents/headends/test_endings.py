@@ -53,7 +53,9 @@ async def test_a_failed_run_is_told_once_and_never_tried_again(bench: Bench, ser
             await asks.chat.completions.create(model="expert", messages=ASKED)
         other: Any = [{"role": "user", "content": "something else"}]
         with pytest.raises(openai.APIError) as cut:
-            async for _ in await asks.chat.completions.create(model="expert", messages=other, stream=True):
+            async for _ in await asks.chat.completions.create(
+                model="expert", messages=other, stream=True
+            ):
                 pass
     assert error.value.type == "run_failed"
     assert error.value.response.headers["x-should-retry"] == "false"
@@ -84,7 +86,9 @@ async def test_a_client_that_leaves_takes_its_run_with_it(bench: Bench, serving:
     assert await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count()) == 0
 
 
-async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(bench: Bench, serving: Any) -> None:
+async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(
+    bench: Bench, serving: Any
+) -> None:
     def prepare() -> str:
         key = prepared(bench)
         Headend.objects.update(concurrency=1)
@@ -103,7 +107,10 @@ async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(b
         assert await db_call(Run.objects.count) == 0
         await db_call(places.release, blocked)
         await until(lambda: asking[0].done() and asking[2].done())
-        texts = [each.result().json()["choices"][0]["message"]["content"] for each in (asking[0], asking[2])]
+        texts = [
+            each.result().json()["choices"][0]["message"]["content"]
+            for each in (asking[0], asking[2])
+        ]
     assert texts == ["It said q0.", "It said q2."]
     assert [each["arguments"]["text"] for each in bench.sent()] == ["q0", "q2"]
 
@@ -111,14 +118,21 @@ async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(b
 def _blocking_place() -> int:
     row = Headend.objects.get()
     made = places.join_queue(
-        headend=row.pk, agent="ann", fingerprint="x", process="another", concurrency=1, longest_queue=10
-    )  # fmt: skip
+        headend=row.pk,
+        agent="ann",
+        fingerprint="x",
+        process="another",
+        concurrency=1,
+        longest_queue=10,
+    )
     HeadendRequest.objects.filter(pk=made.id).update(lease_until="2100-01-01T00:00Z")
     return made.id
 
 
 async def _queue_is(length: int) -> bool:
-    return bool(await db_call(lambda: places.active_places(Headend.objects.get().pk).count() == length))
+    return bool(
+        await db_call(lambda: places.active_places(Headend.objects.get().pk).count() == length)
+    )
 
 
 async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) -> None:
@@ -139,13 +153,31 @@ async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) 
 
 
 INTERFACES: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
-    "openai": ("openai", CHAT, {"messages": MESSAGES}, lambda body: body["choices"][0]["message"]["content"]),
-    "responses": ("openai", "/v1/responses", {"input": "hello"}, lambda body: body["output"][0]["content"][0]["text"]),
-    "anthropic": (
-        "anthropic", "/v1/messages", {"messages": MESSAGES, "max_tokens": 1_000}, lambda body: body["content"][0]["text"],
+    "openai": (
+        "openai",
+        CHAT,
+        {"messages": MESSAGES},
+        lambda body: body["choices"][0]["message"]["content"],
     ),
-    "rest": ("rest", "/v1/expert", {"text": "hello", "format": "json"}, lambda body: body["answer"]),
-}  # fmt: skip
+    "responses": (
+        "openai",
+        "/v1/responses",
+        {"input": "hello"},
+        lambda body: body["output"][0]["content"][0]["text"],
+    ),
+    "anthropic": (
+        "anthropic",
+        "/v1/messages",
+        {"messages": MESSAGES, "max_tokens": 1_000},
+        lambda body: body["content"][0]["text"],
+    ),
+    "rest": (
+        "rest",
+        "/v1/expert",
+        {"text": "hello", "format": "json"},
+        lambda body: body["answer"],
+    ),
+}
 
 
 @pytest.mark.exhaustive(but=("openai", "rest"))
@@ -183,7 +215,8 @@ async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_lat
 
 @pytest.mark.exhaustive
 async def test_two_agents_with_one_model_have_runs_of_their_own(bench: Bench, serving: Any) -> None:
-    """The same question of two agents starts two runs, also if the first of them waits for an approval."""
+    """The same question of two agents starts two runs, also if the first of them waits for an
+    approval."""
 
     def prepare() -> tuple[str, str]:
         key = prepared(bench)
@@ -198,9 +231,14 @@ async def test_two_agents_with_one_model_have_runs_of_their_own(bench: Bench, se
     for key in keys:
         async with served.client(key) as asks:
             assert (await asks.post(CHAT, json=asked())).status_code == 200
-    assert await db_call(lambda: sorted(Run.objects.values_list("caller", flat=True))) == ["ann", "bob"]
+    assert await db_call(lambda: sorted(Run.objects.values_list("caller", flat=True))) == [
+        "ann",
+        "bob",
+    ]
     assert await db_call(
-        lambda: sorted(Invocation.objects.filter(origin="openai").values_list("agent_slug", flat=True))
+        lambda: sorted(
+            Invocation.objects.filter(origin="openai").values_list("agent_slug", flat=True)
+        )
     ) == [
         "ann",
         "bob",
@@ -224,7 +262,9 @@ async def test_a_key_gives_the_first_answer_again(bench: Bench, serving: Any) ->
 
 
 def approve(request: ApprovalRequest) -> str:
-    votes.vote(request_id=request.pk, user=User.objects.get(username="pat"), approve=True, via="web")
+    votes.vote(
+        request_id=request.pk, user=User.objects.get(username="pat"), approve=True, via="web"
+    )
     return request.call_id
 
 
@@ -237,15 +277,28 @@ def approve(request: ApprovalRequest) -> str:
         (b'{"model": "expert", "model": "other", "messages": []}', 400, "'model' appears twice"),
         (b'{"model": "expert"}', 400, "messages"),
         (b'{"model": "other", "messages": []}', 404, "Available models: expert."),
-        (b'{"model": "expert", "n": 2, "messages": [{"role": "user", "content": "x"}]}', 400, "n must be 1"),
-        (b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}', 400, "message of the user"),
+        (
+            b'{"model": "expert", "n": 2, "messages": [{"role": "user", "content": "x"}]}',
+            400,
+            "n must be 1",
+        ),
+        (
+            b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}',
+            400,
+            "message of the user",
+        ),
         (
             b'{"model": "expert", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}',
-            400, "image_url",
+            400,
+            "image_url",
         ),
-        (b'{"model": "expert", "messages": [{"role": "user", "content": "### Task: make a title"}]}', 400, "titles"),
+        (
+            b'{"model": "expert", "messages": [{"role": "user", "content": "### Task: make a title"}]}',
+            400,
+            "titles",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_bad_requests_start_nothing_and_say_why(
     bench: Bench, serving: Any, body: bytes, status: int, said: str
 ) -> None:
@@ -260,7 +313,8 @@ async def test_bad_requests_start_nothing_and_say_why(
 
 
 async def test_a_site_that_stops_leaves_the_run_to_be_joined(bench: Bench, serving: Any) -> None:
-    """The client is told to come again, and the same question gets the answer of the run that went on."""
+    """The client is told to come again, and the same question gets the answer of the run that went
+    on."""
     key = await db_call(prepared, bench)
     blocking = asyncio.Event()
 
@@ -297,7 +351,9 @@ async def test_a_retry_joins_the_run_whose_process_died(bench: Bench, serving: A
     assert await db_call(Run.objects.count) == 2
 
 
-async def test_a_retry_starts_the_run_that_its_process_did_not_live_to_start(bench: Bench, serving: Any) -> None:
+async def test_a_retry_starts_the_run_that_its_process_did_not_live_to_start(
+    bench: Bench, serving: Any
+) -> None:
     """While the death is not known yet, the client is told to come again."""
     key = await db_call(prepared, bench)
     served = await serving()
@@ -317,23 +373,42 @@ async def test_a_retry_starts_the_run_that_its_process_did_not_live_to_start(ben
 
 
 def _call_without_a_run(key: str) -> str:
-    """As the last request, but with this key, and by a process that died between the call's intent and its run."""
-    now, last = timezone.now(), HeadendRequest.objects.latest("id")
+    """As the last request, but with this key, and by a process that died between the call's intent
+    and its run."""
+    now = timezone.now()
+    last = HeadendRequest.objects.latest("id")
     call = ordered_id()
     HeadendRequest.objects.create(
-        headend=last.headend, agent_slug=last.agent_slug, fingerprint=last.fingerprint, idempotency_key=key, call_id=call,
-        process="web@box:1", lease_until=now, created_at=now,
-    )  # fmt: skip
+        headend=last.headend,
+        agent_slug=last.agent_slug,
+        fingerprint=last.fingerprint,
+        idempotency_key=key,
+        call_id=call,
+        process="web@box:1",
+        lease_until=now,
+        created_at=now,
+    )
     Invocation.objects.create(
-        id=call, state="dispatched", writer="web:box:1:a", agent_slug=last.agent_slug, tool_name="expert",
-        exposed_name="expert", outcome="allow", origin="openai", received_at=now, dispatched_at=now, lease_until=now,
-    )  # fmt: skip
+        id=call,
+        state="dispatched",
+        writer="web:box:1:a",
+        agent_slug=last.agent_slug,
+        tool_name="expert",
+        exposed_name="expert",
+        outcome="allow",
+        origin="openai",
+        received_at=now,
+        dispatched_at=now,
+        lease_until=now,
+    )
     audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
     return call
 
 
 def _as_if_its_process_had_died(call: str) -> None:
-    HeadendRequest.objects.filter(call_id=call).update(released_at=None, lease_until="2100-01-01T00:00Z")
+    HeadendRequest.objects.filter(call_id=call).update(
+        released_at=None, lease_until="2100-01-01T00:00Z"
+    )
 
 
 @pytest.mark.exhaustive

@@ -33,10 +33,17 @@ def row(db: None) -> Headend:
     return headend()
 
 
-def join(row: Headend, agent: str, concurrency: int = 1, longest_queue: int = 100, process: str = "p") -> Place:
+def join(
+    row: Headend, agent: str, concurrency: int = 1, longest_queue: int = 100, process: str = "p"
+) -> Place:
     return places.join_queue(
-        headend=row.pk, agent=agent, fingerprint="x", process=process, concurrency=concurrency, longest_queue=longest_queue
-    )  # fmt: skip
+        headend=row.pk,
+        agent=agent,
+        fingerprint="x",
+        process=process,
+        concurrency=concurrency,
+        longest_queue=longest_queue,
+    )
 
 
 def order(row: Headend) -> list[str]:
@@ -62,7 +69,19 @@ def test_the_first_request_of_an_agent_does_not_wait_for_all_of_another(row: Hea
 def test_waiting_agents_take_turns(row: Headend) -> None:
     for agent in ["ann"] * 6 + ["bob"] * 3 + ["eve"] * 2:
         join(row, agent)
-    assert order(row) == ["ann", "bob", "eve", "ann", "bob", "eve", "ann", "bob", "ann", "ann", "ann"]
+    assert order(row) == [
+        "ann",
+        "bob",
+        "eve",
+        "ann",
+        "bob",
+        "eve",
+        "ann",
+        "bob",
+        "ann",
+        "ann",
+        "ann",
+    ]
 
 
 def test_requests_of_one_agent_keep_their_order(row: Headend) -> None:
@@ -110,12 +129,17 @@ def test_a_full_queue_has_room_for_an_agent_without_a_request(row: Headend) -> N
 
 @pytest.mark.one_database
 @settings(deadline=None)
-@given(st.integers(1, 4), st.lists(st.one_of(st.sampled_from(["ann", "bob", "eve"]), st.integers(0, 9)), max_size=40))
+@given(
+    st.integers(1, 4),
+    st.lists(st.one_of(st.sampled_from(["ann", "bob", "eve"]), st.integers(0, 9)), max_size=40),
+)
 def test_what_may_run_stays_so_whatever_happens(concurrency: int, acts: list[str | int]) -> None:
-    """The rounds of ``join_queue`` without rows. A place that may run does so until it is released."""
+    """The rounds of ``join_queue`` without rows. A place that may run does so until it is
+    released."""
     queue: list[tuple[int, int, str]] = []
     running: set[int] = set()
-    waited: dict[int, dict[str, int]] = {}  # per waiting place: how many requests of other agents went before it
+    # per waiting place: how many requests of other agents went before it
+    waited: dict[int, dict[str, int]] = {}
     for number, act in enumerate(acts):
         if isinstance(act, str):
             own = [each[0] for each in queue if each[2] == act]
@@ -131,7 +155,9 @@ def test_what_may_run_stays_so_whatever_happens(concurrency: int, acts: list[str
         for _, _, agent in (each for each in queue if each[1] in now - running):
             for first in waited.keys() & (present - now):
                 waited[first][agent] = waited[first].get(agent, 0) + 1
-                assert waited[first][agent] <= 1, "an agent went twice before another's first request"
+                assert waited[first][agent] <= 1, (
+                    "an agent went twice before another's first request"
+                )
         running = now
 
 
@@ -151,12 +177,18 @@ def test_places_that_are_assigned_at_the_same_time_take_turns(concurrency: int) 
         list(threads.map(many, ["ann", "bob", "eve"]))
     for agent in ("ann", "bob", "eve"):
         rounds = list(
-            HeadendRequest.objects.filter(agent_slug=agent).order_by("id").values_list("queue_round", flat=True)
+            HeadendRequest.objects.filter(agent_slug=agent)
+            .order_by("id")
+            .values_list("queue_round", flat=True)
         )
-        assert rounds == sorted(set(rounds)), "one request of an agent in each round, in the order of arrival"
+        assert rounds == sorted(set(rounds)), (
+            "one request of an agent in each round, in the order of arrival"
+        )
 
 
-async def test_a_second_agents_client_is_answered_before_the_first_ones_backlog(bench: Bench, serving: Any) -> None:
+async def test_a_second_agents_client_is_answered_before_the_first_ones_backlog(
+    bench: Bench, serving: Any
+) -> None:
     """Over HTTP, with two processes that wait in one queue."""
 
     def prepare() -> tuple[str, str]:
@@ -167,7 +199,8 @@ async def test_a_second_agents_client_is_answered_before_the_first_ones_backlog(
         return key, token("bob")
 
     ann, bob = await db_call(prepare)
-    one, two = await serving(), await serving()
+    one = await serving()
+    two = await serving()
     blocked = await db_call(_blocking_place)
     async with one.client(ann) as hers, two.client(bob) as his:
         asking = []

@@ -1,4 +1,5 @@
-"""The database fails once, wherever a request to a headend needs it: what the client is told agrees with the record."""
+"""The database fails once, wherever a request to a headend needs it: what the client is told agrees
+with the record."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ POINTS = [
 ]
 
 
-@pytest.mark.exhaustive(but=("places.join_queue-False", "tool_source._begin-True", "places.release-False"))
+@pytest.mark.exhaustive(
+    but=("places.join_queue-False", "tool_source._begin-True", "places.release-False")
+)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
@@ -55,7 +58,9 @@ async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
         again = await asks.post(CHAT, json=asked())
         assert again.status_code == 200, again.text
     kept = await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count())
-    assert kept == (1 if point == "places.release" else 0), "a place that could not be given back ends with its lease"
+    assert kept == (1 if point == "places.release" else 0), (
+        "a place that could not be given back ends with its lease"
+    )
 
 
 @pytest.mark.exhaustive(but=("tool_source._begin",))
@@ -71,7 +76,9 @@ async def test_a_client_that_repeats_its_request_with_its_key_gets_an_answer(
         await until(no_open_runs)
 
         async def answered() -> bool:
-            return (await asks.post(CHAT, json=asked(), headers={"idempotency-key": "one"})).status_code == 200
+            return (
+                await asks.post(CHAT, json=asked(), headers={"idempotency-key": "one"})
+            ).status_code == 200
 
         await until(answered)
     assert await db_call(Run.objects.filter(state=RunState.DONE).count) == 1
@@ -79,14 +86,18 @@ async def test_a_client_that_repeats_its_request_with_its_key_gets_an_answer(
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("kind", ["key", "retry"])
-async def test_a_repeated_request_does_not_join_a_call_that_was_not_sent(bench: Bench, serving: Any, kind: str) -> None:
+async def test_a_repeated_request_does_not_join_a_call_that_was_not_sent(
+    bench: Bench, serving: Any, kind: str
+) -> None:
     token = await db_call(prepared, bench)
     again = {"idempotency-key": "one"} if kind == "key" else {"x-stainless-retry-count": "1"}
     served = await serving()
 
     def not_sent() -> None:
         call = ended("a" * 32, state=State.NOT_SENT, error_code="UNAVAILABLE")
-        HeadendRequest.objects.update(call_id=call.pk, released_at=None if kind == "retry" else database_now())
+        HeadendRequest.objects.update(
+            call_id=call.pk, released_at=None if kind == "retry" else database_now()
+        )
         Run.objects.all().delete()
 
     async with served.client(token) as asks:

@@ -42,8 +42,12 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("slug", [pytest.param(slug, marks=pytest.mark.host(slug)) for slug in WORDS])
-async def test_a_coding_agent_shows_the_experts_answer(bench: Bench, serving: Any, tmp_path: Path, slug: str) -> None:
+@pytest.mark.parametrize(
+    "slug", [pytest.param(slug, marks=pytest.mark.host(slug)) for slug in WORDS]
+)
+async def test_a_coding_agent_shows_the_experts_answer(
+    bench: Bench, serving: Any, tmp_path: Path, slug: str
+) -> None:
     def prepare() -> str:
         offered(bench, {"text": "It is an expert."})
         headend("anthropic" if slug == "claude-code" else "openai")
@@ -53,14 +57,26 @@ async def test_a_coding_agent_shows_the_experts_answer(bench: Bench, serving: An
     served = await serving()
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "config.toml").write_text(_CODEX.format(address=served.address))
-    places = {"HOME": str(tmp_path), "CODEX_HOME": str(tmp_path / ".codex"), "TMPDIR": str(tmp_path)}
-    keys = {"SLIPSNISSE_TOKEN": key, "ANTHROPIC_AUTH_TOKEN": key, "ANTHROPIC_BASE_URL": served.address}
+    places = {
+        "HOME": str(tmp_path),
+        "CODEX_HOME": str(tmp_path / ".codex"),
+        "TMPDIR": str(tmp_path),
+    }
+    keys = {
+        "SLIPSNISSE_TOKEN": key,
+        "ANTHROPIC_AUTH_TOKEN": key,
+        "ANTHROPIC_BASE_URL": served.address,
+    }
     path = f"{externals.node_of_hosts().parent}:{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(
-        str(externals.HOSTS.programs[slug]), *WORDS[slug], cwd=tmp_path, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        str(externals.HOSTS.programs[slug]),
+        *WORDS[slug],
+        cwd=tmp_path,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
         env={"PATH": path, **dict.fromkeys(_QUIET, "1"), **places, **keys},
-    )  # fmt: skip
+    )
     try:
         said, _ = await asyncio.wait_for(process.communicate(), 2 * HANG_LIMIT)
     finally:

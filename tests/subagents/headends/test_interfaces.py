@@ -1,4 +1,5 @@
-"""The other interfaces: Anthropic's, OpenAI's responses, REST, and MCP with formats; each with its official client where it has one."""
+"""The other interfaces: Anthropic's, OpenAI's responses, REST, and MCP with formats; each with its
+official client where it has one."""
 
 from __future__ import annotations
 
@@ -21,10 +22,16 @@ from tests.subagents.headends.test_openai import ASKED, client
 from tests.subagents.kit import WORDS, Bench, call, offered
 from tests.waiting import HANG_LIMIT
 
-if TYPE_CHECKING:  # the clients take a second to load, and each worker of pytest reads this file: only tests load them
+# the clients take a second to load, and each worker of pytest reads this file: only tests load them
+if TYPE_CHECKING:
     import anthropic
 
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
 FORMATS = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
 LONG = {"text": "one two three four five six seven eight nine ten"}
 
@@ -43,15 +50,21 @@ def claude(served: Any, **how: Any) -> anthropic.AsyncAnthropic:
 
 @pytest.mark.exhaustive(but=("api_key",))
 @pytest.mark.parametrize("how", ["api_key", "auth_token"])
-async def test_anthropics_client_lists_counts_and_gets_a_message(bench: Bench, serving: Any, how: str) -> None:
+async def test_anthropics_client_lists_counts_and_gets_a_message(
+    bench: Bench, serving: Any, how: str
+) -> None:
     key = await db_call(prepared, bench, "anthropic")
     served = await serving()
     async with claude(served, **{how: key}) as asks:
         assert [each.id async for each in await asks.models.list()] == ["expert"]
         assert (await asks.models.retrieve("expert")).type == "model"
         assert (await asks.messages.count_tokens(model="expert", messages=ASKED)).input_tokens > 0
-        answer = await asks.messages.create(model="expert", max_tokens=1_000, messages=ASKED, system="Be kind.")
-    assert answer.content[0].text == ("It said Instructions of the client program:\n\nBe kind.\n\nQuestion:\n\nhello.")
+        answer = await asks.messages.create(
+            model="expert", max_tokens=1_000, messages=ASKED, system="Be kind."
+        )
+    assert answer.content[0].text == (
+        "It said Instructions of the client program:\n\nBe kind.\n\nQuestion:\n\nhello."
+    )
     assert answer.stop_reason == "end_turn"
     run = await db_call(Run.objects.get)
     assert answer.id == f"msg_{run.call_id}"
@@ -95,11 +108,15 @@ async def test_anthropics_errors(bench: Bench, serving: Any) -> None:
         with pytest.raises(anthropic.UnprocessableEntityError) as failed:
             await asks.messages.create(model="expert", max_tokens=10, messages=ASKED)
         with pytest.raises(anthropic.APIStatusError, match="no such key"):
-            async with asks.messages.stream(model="expert", max_tokens=10, messages=ASKED) as stream:
+            async with asks.messages.stream(
+                model="expert", max_tokens=10, messages=ASKED
+            ) as stream:
                 await stream.get_final_message()
     assert failed.value.request_id
     assert failed.value.body["request_id"] == failed.value.request_id
-    assert await db_call(Run.objects.count) == 1, "the same question gets the error of the run that has just failed"
+    assert await db_call(Run.objects.count) == 1, (
+        "the same question gets the error of the run that has just failed"
+    )
 
 
 async def test_an_answer_is_cut_at_what_the_client_takes(bench: Bench, serving: Any) -> None:
@@ -135,15 +152,25 @@ async def test_an_answer_that_must_fit_a_schema(bench: Bench, serving: Any) -> N
     import openai
 
     key = await db_call(
-        prepared, bench, "openai", {"text": "n is 3"}, {"text": '{"n": 3}'}, {"text": '{"n": "x"}'}, {"text": "no"}
+        prepared,
+        bench,
+        "openai",
+        {"text": "n is 3"},
+        {"text": '{"n": 3}'},
+        {"text": '{"n": "x"}'},
+        {"text": "no"},
     )
     served = await serving()
     async with client(served, key) as asks:
-        answer = await asks.chat.completions.create(model="expert", messages=ASKED, response_format=FORMATS)
+        answer = await asks.chat.completions.create(
+            model="expert", messages=ASKED, response_format=FORMATS
+        )
         assert json.loads(answer.choices[0].message.content) == {"n": 3}
         wrong = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "nothing"}}}
         with pytest.raises(openai.BadRequestError, match="schema of the answer"):
-            await asks.chat.completions.create(model="expert", messages=ASKED, response_format=wrong)
+            await asks.chat.completions.create(
+                model="expert", messages=ASKED, response_format=wrong
+            )
     run = await db_call(Run.objects.get)
     assert (run.answer_format, json.loads(run.answer_schema)) == ("json", SCHEMA)
     assert await db_call(lambda: run.turns.count()) == 2, "the model was told once what was wrong"
@@ -156,7 +183,9 @@ async def test_rest_answers_in_three_formats(bench: Bench, serving: Any) -> None
         text = await asks.get("/v1/expert", params={"q": "hello"})
         markdown = await asks.get("/v1/expert", params={"text": "hello", "format": "markdown"})
         whole = await asks.post("/v1/expert", json={"text": "hello", "format": "json"})
-        plain = await asks.post("/v1/expert", content="hello", headers={"content-type": "text/plain"})
+        plain = await asks.post(
+            "/v1/expert", content="hello", headers={"content-type": "text/plain"}
+        )
         unknown = await asks.get("/v1/expert", params={"q": "hello", "format": "pdf"})
         nothing = await asks.get("/v1/other", params={"q": "hello"})
         wrong = await asks.post("/v1/expert", json={"no": 1})
@@ -166,7 +195,10 @@ async def test_rest_answers_in_three_formats(bench: Bench, serving: Any) -> None
     assert whole.json()["answer"] == "It said hello."
     assert whole.json()["run"] == whole.headers["x-slipsnisse-run"]
     assert (unknown.status_code, nothing.status_code, wrong.status_code) == (422, 404, 400)
-    assert "'text' is a required property" in wrong.json()["message"] or "text" in wrong.json()["message"]
+    assert (
+        "'text' is a required property" in wrong.json()["message"]
+        or "text" in wrong.json()["message"]
+    )
     formats = await db_call(lambda: sorted(Run.objects.values_list("answer_format", flat=True)))
     assert formats == ["", "markdown", "text", "text"]
 
@@ -175,7 +207,9 @@ async def test_rest_takes_a_schema_and_tells_its_health(bench: Bench, serving: A
     key = await db_call(prepared, bench, "rest", {"text": '{"n": 3}'})
     served = await serving()
     async with served.client(key) as asks:
-        answer = await asks.post("/v1/expert", json={"text": "hello", "format": "json", "schema": SCHEMA})
+        answer = await asks.post(
+            "/v1/expert", json={"text": "hello", "format": "json", "schema": SCHEMA}
+        )
         assert answer.json()["answer"] == {"n": 3}
         assert (await asks.get("/health")).json() == {"status": "ok", "failed_servers": []}
         strangers = await asks.get("/health", headers={"authorization": ""})
@@ -183,7 +217,9 @@ async def test_rest_takes_a_schema_and_tells_its_health(bench: Bench, serving: A
         assert (await asks.delete("/v1/expert")).status_code == 404
 
 
-async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(bench: Bench, serving: Any) -> None:
+async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(
+    bench: Bench, serving: Any
+) -> None:
     await db_call(prepared, bench, "mcp", {"text": '{"n": 3}'})
     served = await serving()
     listed = served.engine.catalogue("default", "ann").entries["expert"].listing["inputSchema"]
@@ -192,7 +228,10 @@ async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(bench: B
     missing = await call(served, arguments={"text": "hello"})
     assert (missing.error_code, "format" in missing.message) == ("ARGUMENTS_INVALID", True)
     needs = await call(served, arguments={"text": "hello", "format": "json"})
-    assert (needs.error_code, needs.message) == ("ARGUMENTS_INVALID", "The format json requires a schema.")
+    assert (needs.error_code, needs.message) == (
+        "ARGUMENTS_INVALID",
+        "The format json requires a schema.",
+    )
     given = await call(served, arguments={"text": "hello", "format": "json", "schema": SCHEMA})
     assert given.result["structuredContent"] == {"n": 3}
     assert await db_call(lambda: Run.objects.get().arguments) == '{"text":"hello"}'
@@ -202,8 +241,15 @@ async def test_a_tool_with_several_arguments_takes_an_object(bench: Bench, servi
     import openai
 
     def prepare() -> str:
-        offered(bench, {"text": "done"}, arguments={**WORDS, "properties": {**WORDS["properties"], "n": {"type": "integer"}},
-                "required": ["text", "n"]})  # fmt: skip
+        offered(
+            bench,
+            {"text": "done"},
+            arguments={
+                **WORDS,
+                "properties": {**WORDS["properties"], "n": {"type": "integer"}},
+                "required": ["text", "n"],
+            },
+        )
         headend("openai", aliases={"gpt": "expert"})
         return token()
 
@@ -213,7 +259,9 @@ async def test_a_tool_with_several_arguments_takes_an_object(bench: Bench, servi
         assert [each.id for each in (await asks.models.list()).data] == ["expert", "gpt"]
         for text, said in (("hello", '"n"'), ('{"text": "x", "n": NaN}', "JSON does not support")):
             with pytest.raises(openai.BadRequestError, match=said):
-                await asks.chat.completions.create(model="gpt", messages=[{"role": "user", "content": text}])
+                await asks.chat.completions.create(
+                    model="gpt", messages=[{"role": "user", "content": text}]
+                )
         given = [{"role": "user", "content": '{"text": "x", "n": 2}'}]
         answer = await asks.chat.completions.create(model="gpt", messages=given)
     assert (answer.model, answer.choices[0].message.content) == ("gpt", "done")
@@ -247,7 +295,11 @@ async def test_two_agents_see_their_own_models(bench: Bench, serving: Any) -> No
 
 async def test_a_tool_with_its_own_format_refuses_a_schema(bench: Bench, serving: Any) -> None:
     """The schema would be ignored, and the client would read a text as JSON."""
-    arguments = {"type": "object", "properties": {"text": {"type": "string"}, "format": {}}, "required": ["text"]}
+    arguments = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "format": {}},
+        "required": ["text"],
+    }
     key = await db_call(prepared, bench, "openai", arguments=arguments)
     served = await serving()
     async with served.client(key) as asks:
@@ -258,7 +310,8 @@ async def test_a_tool_with_its_own_format_refuses_a_schema(bench: Bench, serving
 
 
 def test_the_path_of_an_anthropic_headend_ends_with_v1(db: None) -> None:
-    """Clients of Anthropic add /v1 to the address that they are given, so another path could not be reached."""
+    """Clients of Anthropic add /v1 to the address that they are given, so another path could not be
+    reached."""
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
     with pytest.raises(ValidationError, match="Use a path that ends with v1"):
         headend("anthropic", path="claude")
@@ -267,6 +320,7 @@ def test_the_path_of_an_anthropic_headend_ends_with_v1(db: None) -> None:
 
 def test_an_invalid_schema_of_an_answer_is_named_as_such() -> None:
     with pytest.raises(
-        ArgumentsInvalid, match=r"^The schema of the answer cannot be used: .*[^.]\. Correct the schema\.$"
+        ArgumentsInvalid,
+        match=r"^The schema of the answer cannot be used: .*[^.]\. Correct the schema\.$",
     ):
         split_format({"format": "json", "schema": {"type": "nonsense"}})

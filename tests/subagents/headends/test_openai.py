@@ -14,7 +14,8 @@ from tests.subagents.headends.conftest import headend, token
 from tests.subagents.kit import Bench, offered
 from tests.waiting import HANG_LIMIT
 
-if TYPE_CHECKING:  # the clients take a second to load, and each worker of pytest reads this file: only tests load them
+# the clients take a second to load, and each worker of pytest reads this file: only tests load them
+if TYPE_CHECKING:
     import openai
 
 ASKED = [{"role": "user", "content": "hello"}]
@@ -23,7 +24,9 @@ ASKED = [{"role": "user", "content": "hello"}]
 def client(served: Any, key: str, **options: Any) -> openai.AsyncOpenAI:
     import openai
 
-    return openai.AsyncOpenAI(base_url=f"{served.address}/v1", api_key=key, timeout=HANG_LIMIT, **options)
+    return openai.AsyncOpenAI(
+        base_url=f"{served.address}/v1", api_key=key, timeout=HANG_LIMIT, **options
+    )
 
 
 def prepared(bench: Bench, *turns: Any, **fields: Any) -> str:
@@ -32,7 +35,9 @@ def prepared(bench: Bench, *turns: Any, **fields: Any) -> str:
     return token()
 
 
-async def test_models_are_the_expert_tools_that_the_agent_may_call(bench: Bench, serving: Any) -> None:
+async def test_models_are_the_expert_tools_that_the_agent_may_call(
+    bench: Bench, serving: Any
+) -> None:
     import openai
 
     def prepare() -> tuple[str, str]:
@@ -69,10 +74,18 @@ async def test_an_answer_in_one_piece_and_its_record(bench: Bench, serving: Any)
     assert answer.choices[0].finish_reason == "stop"
     run = await db_call(Run.objects.get)
     call = await db_call(Invocation.objects.get, pk=run.call_id)
-    assert (call.agent_slug, call.origin, call.state, call.exposed_name) == ("ann", "openai", "succeeded", "expert")
+    assert (call.agent_slug, call.origin, call.state, call.exposed_name) == (
+        "ann",
+        "openai",
+        "succeeded",
+        "expert",
+    )
     assert answer.id == f"chatcmpl-{call.pk}"
     assert raw.headers["x-slipsnisse-run"] == run.pk
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (run.input_tokens, run.output_tokens)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
+        run.input_tokens,
+        run.output_tokens,
+    )
 
 
 async def test_an_answer_as_a_stream(bench: Bench, serving: Any) -> None:
@@ -84,7 +97,9 @@ async def test_an_answer_as_a_stream(bench: Bench, serving: Any) -> None:
         )
         chunks = [chunk async for chunk in stream]
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "It said hello."
+    assert (
+        "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "It said hello."
+    )
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
     run = await db_call(Run.objects.get)
     assert chunks[-1].choices == []

@@ -41,12 +41,16 @@ def row(db: None) -> Any:
     return headend()
 
 
-def test_ports_and_limits_are_those_of_the_command_line(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_and_limits_are_those_of_the_command_line(
+    row: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headend("rest")
     served: list[Any] = []
     monkeypatch.setattr(queue, "LIMITS", {})
     monkeypatch.setattr(runheadends, "LIMITS", queue.LIMITS)
-    monkeypatch.setattr(runheadends, "serve", lambda sockets, ports: served.append((len(sockets), ports)))
+    monkeypatch.setattr(
+        runheadends, "serve", lambda sockets, ports: served.append((len(sockets), ports))
+    )
     monkeypatch.setattr(runheadends, "_bound", lambda host, port: port)
     call_command("runheadends", "openai=8011", "rest", port=8012, openai_concurrency=3)
     call_command("runheadends", port=8013)
@@ -60,14 +64,19 @@ def test_ports_and_limits_are_those_of_the_command_line(row: Any, monkeypatch: p
 
 
 def test_a_taken_port_is_told_before_anything_starts(row: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CommandError, match="cannot be used"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(CommandError, match="cannot be used"),
+    ):
         call_command("runheadends", port=taken.getsockname()[1])
 
 
 @contextmanager
 def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """``manage.py runheadends`` with these words."""
-    running = subprocess.Popen([sys.executable, "manage.py", "runheadends", *words], env=child_env())
+    running = subprocess.Popen(
+        [sys.executable, "manage.py", "runheadends", *words], env=child_env()
+    )
     try:
         yield running
     finally:
@@ -79,7 +88,8 @@ def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 async def test_two_processes_share_one_queue_and_a_killed_ones_run_is_given_up(
     bench: Bench, serving: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The door of this process and one of its own, with room for one run together; the latter is killed in the middle."""
+    """The door of this process and one of its own, with room for one run together; the latter is
+    killed in the middle."""
 
     def prepare() -> str:
         server = bench.server("slow", "count")
@@ -99,19 +109,27 @@ async def test_two_processes_share_one_queue_and_a_killed_ones_run_is_given_up(
 
     key = await db_call(prepare)
     served = await serving()
-    first, second = free_port(), free_port()
+    first = free_port()
+    second = free_port()
     with process(f"openai={first}", f"rest={second}") as other:
         await until(lambda: healthy(first))
         head = {"authorization": f"Bearer {key}"}
-        async with httpx.AsyncClient(timeout=HANG_LIMIT, headers=head) as asks, served.client(key) as here:
+        async with (
+            httpx.AsyncClient(timeout=HANG_LIMIT, headers=head) as asks,
+            served.client(key) as here,
+        ):
             models = await asks.get(f"http://127.0.0.1:{first}/v1/models")
             elsewhere = await asks.get(f"http://127.0.0.1:{second}/v1/models")
             assert (models.status_code, elsewhere.status_code) == (200, 404)
-            there = asyncio.ensure_future(asks.post(f"http://127.0.0.1:{first}{CHAT}", json=asked("there")))
+            there = asyncio.ensure_future(
+                asks.post(f"http://127.0.0.1:{first}{CHAT}", json=asked("there"))
+            )
             await until(lambda: len(bench.sent()) == 1)
             waiting = asyncio.ensure_future(here.post(CHAT, json=asked("here")))
             await until(
-                lambda: db_call(lambda: places.active_places(Headend.objects.get(slug="openai").pk).count() == 2)
+                lambda: db_call(
+                    lambda: places.active_places(Headend.objects.get(slug="openai").pk).count() == 2
+                )
             )
             assert await db_call(Run.objects.count) == 1
             os.kill(other.pid, signal.SIGKILL)
@@ -119,7 +137,9 @@ async def test_two_processes_share_one_queue_and_a_killed_ones_run_is_given_up(
                 await there
             monkeypatch.setattr(places, "LOST", places.LEASE - places.LEASE)
             await until(lambda: db_call(lambda: places.sweep()["given_up"] == 1))
-            await until(lambda: db_call(lambda: Run.objects.filter(state=RunState.CANCELLED).count() == 1))
+            await until(
+                lambda: db_call(lambda: Run.objects.filter(state=RunState.CANCELLED).count() == 1)
+            )
             await until(lambda: len(bench.sent()) == 2)
             waiting.cancel()
     await until(lambda: db_call(lambda: not Run.objects.open().exists()))

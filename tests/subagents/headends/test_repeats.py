@@ -1,4 +1,5 @@
-"""Requests that are repeated or that end early: no client starts a second run, and none waits without end."""
+"""Requests that are repeated or that end early: no client starts a second run, and none waits
+without end."""
 
 from __future__ import annotations
 
@@ -39,14 +40,18 @@ def one_at_a_time(bench: Bench) -> str:
 
 
 @pytest.mark.exhaustive
-async def test_a_request_whose_place_was_taken_does_not_wait_without_end(bench: Bench, serving: Any) -> None:
+async def test_a_request_whose_place_was_taken_does_not_wait_without_end(
+    bench: Bench, serving: Any
+) -> None:
     key = await db_call(one_at_a_time, bench)
     served = await serving()
     blocked = await db_call(_blocking_place)
     async with served.client(key) as one, served.client(key) as two:
         first = asyncio.ensure_future(one.post(CHAT, json=asked()))
         await until(lambda: _queue_is(2))
-        again = asyncio.ensure_future(two.post(CHAT, json=asked(), headers={"x-stainless-retry-count": "1"}))
+        again = asyncio.ensure_future(
+            two.post(CHAT, json=asked(), headers={"x-stainless-retry-count": "1"})
+        )
         refused = await first
         await db_call(places.release, blocked)
         answer = await again
@@ -66,7 +71,9 @@ async def test_a_key_of_another_request_is_not_worth_a_retry(bench: Bench, servi
     assert "retry-after" not in refused.headers
 
 
-async def test_a_client_with_a_key_gets_its_answer_after_it_disconnected(bench: Bench, serving: Any) -> None:
+async def test_a_client_with_a_key_gets_its_answer_after_it_disconnected(
+    bench: Bench, serving: Any
+) -> None:
     key = await db_call(prepared, bench)
     going_on = asyncio.Event()
 
@@ -87,7 +94,9 @@ async def test_a_client_with_a_key_gets_its_answer_after_it_disconnected(bench: 
     assert await db_call(lambda: Run.objects.get().state) == RunState.DONE
 
 
-async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(bench: Bench, serving: Any) -> None:
+async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(
+    bench: Bench, serving: Any
+) -> None:
     key = await db_call(one_at_a_time, bench)
     served = await serving()
     blocked = await db_call(_blocking_place)
@@ -104,17 +113,29 @@ async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(bench: Bench, 
 
 @pytest.mark.exhaustive(but=("openai", "rest"))
 @pytest.mark.parametrize("interface", INTERFACES)
-async def test_programs_recognise_that_a_run_waits(bench: Bench, serving: Any, interface: str) -> None:
-    """A program that wants JSON gets an error in place of a text, and the link is whole however short the answer must be."""
+async def test_programs_recognise_that_a_run_waits(
+    bench: Bench, serving: Any, interface: str
+) -> None:
+    """A program that wants JSON gets an error in place of a text, and the link is whole however
+    short the answer must be."""
     kind, path, body, text_of = INTERFACES[interface]
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     wanted = {
-        "openai": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+        "openai": {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": schema},
+            }
+        },
         "responses": {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
         "anthropic": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
         "rest": {"schema": schema},
     }[interface]
-    short = {"openai": {"max_tokens": 3}, "responses": {"max_output_tokens": 3}, "anthropic": {"max_tokens": 3}}
+    short = {
+        "openai": {"max_tokens": 3},
+        "responses": {"max_output_tokens": 3},
+        "anthropic": {"max_tokens": 3},
+    }
     body = body | ({} if kind == "rest" else {"model": "expert"})
 
     def prepare() -> str:
@@ -138,20 +159,33 @@ async def test_programs_recognise_that_a_run_waits(bench: Bench, serving: Any, i
     await until(no_open_runs)
 
 
-async def test_a_failed_response_has_its_id_and_a_code_that_codex_does_not_retry(bench: Bench, serving: Any) -> None:
+async def test_a_failed_response_has_its_id_and_a_code_that_codex_does_not_retry(
+    bench: Bench, serving: Any
+) -> None:
     refused = {"status": 401, "message": "no such key"}
     key = await db_call(prepared, bench, {"text": "x", "attempts": [refused, refused]})
     served = await serving()
     async with served.client(key) as asks:
-        streamed = await asks.post("/v1/responses", json={"model": "expert", "input": "hello", "stream": True})
-    events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")]
-    assert [each["type"] for each in events] == ["response.created", "response.in_progress", "response.failed"]
+        streamed = await asks.post(
+            "/v1/responses", json={"model": "expert", "input": "hello", "stream": True}
+        )
+    events = [
+        json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")
+    ]
+    assert [each["type"] for each in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.failed",
+    ]
     assert len({each["response"]["id"] for each in events}) == 1
     assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
 
 
-async def test_a_repeat_directly_after_a_failed_run_gets_its_error(bench: Bench, serving: Any) -> None:
-    """Claude Code repeats a request after any error, first without streaming. Later, the same question starts a new run."""
+async def test_a_repeat_directly_after_a_failed_run_gets_its_error(
+    bench: Bench, serving: Any
+) -> None:
+    """Claude Code repeats a request after any error, first without streaming. Later, the same
+    question starts a new run."""
     refused = {"status": 401, "message": "no such key"}
     key = await db_call(prepared, bench, {"text": "x", "attempts": [refused] * 9})
     served = await serving()
@@ -185,12 +219,21 @@ async def test_a_chat_client_in_a_browser_may_send_the_headers_of_its_sdk(
     key = await db_call(prepared, bench)
     served = await serving()
     needed = [
-        "authorization", "content-type", "x-api-key", "anthropic-version", "anthropic-dangerous-direct-browser-access",
-        "x-stainless-lang", "x-stainless-retry-count", "openai-organization", "idempotency-key",
-    ]  # fmt: skip
+        "authorization",
+        "content-type",
+        "x-api-key",
+        "anthropic-version",
+        "anthropic-dangerous-direct-browser-access",
+        "x-stainless-lang",
+        "x-stainless-retry-count",
+        "openai-organization",
+        "idempotency-key",
+    ]
     asking = {"origin": "https://chat.example", "access-control-request-method": "POST"}
     async with served.client(key) as asks:
-        preflight = await asks.options(CHAT, headers=asking | {"access-control-request-headers": ",".join(needed)})
+        preflight = await asks.options(
+            CHAT, headers=asking | {"access-control-request-headers": ",".join(needed)}
+        )
         answer = await asks.post(CHAT, json=asked(), headers={"origin": "https://chat.example"})
     allowed = preflight.headers["access-control-allow-headers"].lower().split(", ")
     assert [name for name in needed if name not in allowed] == []

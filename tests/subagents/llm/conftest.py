@@ -43,7 +43,10 @@ SCRIPT: dict[str, Any] = {
             "overloaded": {"status": 503, "message": "come back"},
             "forbidden": {"status": 401, "message": f"bad key {KEY}"},
             "missing": {"status": 404, "message": "no such model"},
-            "poor": {"status": 429, "message": "You exceeded your current quota, please check your plan"},
+            "poor": {
+                "status": 429,
+                "message": "You exceeded your current quota, please check your plan",
+            },
             "dropping": {"cut": 30},
             "stalling": {"stall": True},
         }.items()
@@ -69,7 +72,8 @@ class Current:
 def served() -> Iterator[tuple[Current, str]]:
     """One server for all tests of a process, because a server takes 0.2 s to stop."""
     current = Current()
-    current.models = ScriptedModels(load(SCRIPT))  # until the first test: the server asks it whether it is ready
+    # until the first test: the server asks it whether it is ready
+    current.models = ScriptedModels(load(SCRIPT))
     with running(current) as address:
         yield current, address
 
@@ -84,4 +88,6 @@ def base(models: ScriptedModels, served: tuple[Current, str]) -> str:
 
 def target(kind: str, base: str, model: str, **more: Any) -> Target:
     url = base if kind in ("anthropic", "google", "ollama") else f"{base}/v1"
-    return Target(kind, model, url, KEY, **({"timeout": HANG_LIMIT, "networks": ("127.0.0.0/8",)} | more))
+    return Target(
+        kind, model, url, KEY, **({"timeout": HANG_LIMIT, "networks": ("127.0.0.0/8",)} | more)
+    )

@@ -1,4 +1,5 @@
-"""Our one door to models against the scripted server: each line here pins a behaviour of litellm."""
+"""Our one door to models against the scripted server: each line here pins a behaviour of
+litellm."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ MESSAGES = [
 
 def answered(reply: Reply, *results: str) -> list[dict[str, Any]]:
     calls = [
-        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in reply.calls
+        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+        for c in reply.calls
     ]
     return [
         *MESSAGES,
@@ -64,7 +66,11 @@ async def test_a_turn_with_tools_and_the_one_after_it(kind: str, base: str) -> N
         ("files__read", {"path": "README.md"}),
     ]
     second = await complete(asked, answered(first, "the text", '{"hour": 12}'), TOOLS)
-    assert (second.text, second.calls, second.finish) == ("It is 12; the file says the text.", (), "stop")
+    assert (second.text, second.calls, second.finish) == (
+        "It is 12; the file says the text.",
+        (),
+        "stop",
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,7 +143,9 @@ async def test_a_stalled_provider_is_given_up_in_time(kind: str, base: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelling_ends_the_request(kind: str, base: str, models: ScriptedModels) -> None:
-    running = asyncio.ensure_future(complete(target(kind, base, "stalling", timeout=FOREVER), MESSAGES))
+    running = asyncio.ensure_future(
+        complete(target(kind, base, "stalling", timeout=FOREVER), MESSAGES)
+    )
     await until(lambda: models.journal)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -152,14 +160,21 @@ async def test_a_provider_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_callers_messages_and_schemas_stay_as_they_are(kind: str, base: str) -> None:
-    messages, tools = copy.deepcopy(MESSAGES), copy.deepcopy(TOOLS)
+    messages = copy.deepcopy(MESSAGES)
+    tools = copy.deepcopy(TOOLS)
     await complete(target(kind, base, "talk"), messages, tools)
     assert (messages, tools) == (MESSAGES, TOOLS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_answer_schema_goes_with_a_request_that_offers_no_tools(kind: str, base: str) -> None:
-    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+async def test_an_answer_schema_goes_with_a_request_that_offers_no_tools(
+    kind: str, base: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"type": "integer"}},
+        "required": ["answer"],
+    }
     said = await complete(target(kind, base, "json"), MESSAGES, response_schema=schema)
     assert json.loads(said.text) == {"answer": 42}
 
@@ -213,7 +228,11 @@ def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd()}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
@@ -221,5 +240,6 @@ def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
 def test_no_callback_and_no_retry_of_litellms_own_is_left() -> None:
     litellm = loaded()
     assert litellm.callbacks == []
-    assert not {*litellm.success_callback, *litellm.failure_callback} - {"cache"}  # its own, inert without a cache
+    # its own, inert without a cache
+    assert not {*litellm.success_callback, *litellm.failure_callback} - {"cache"}
     assert litellm.num_retries is None

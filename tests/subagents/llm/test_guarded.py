@@ -1,4 +1,5 @@
-"""Whatever the kind of provider, requests go where the guarded client lets them, and nothing is heard of other places."""
+"""Whatever the kind of provider, requests go where the guarded client lets them, and nothing is
+heard of other places."""
 
 from __future__ import annotations
 
@@ -23,12 +24,16 @@ from tests.subagents.llm.conftest import KINDS, target
 pytestmark = pytest.mark.attack
 
 QUESTION = [{"role": "user", "content": "why?"}]
-TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}},
+}
 MARK = "inside-only-4c1"
 
 
 class Inside:
-    """A service of this machine that nobody outside may ask; it answers everything with a marked body."""
+    """A service of this machine that nobody outside may ask; it answers everything with a marked
+    body."""
 
     def __init__(self, status: int = 403, headers: dict[str, str] | None = None) -> None:
         self.hits: list[str] = []
@@ -51,7 +56,9 @@ class Inside:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
-        self.thread = Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread = Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self.thread.start()
 
     def stop(self) -> None:
@@ -74,8 +81,12 @@ async def refusal(kind: str, base: str, **more: Any) -> ModelError:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0177.0.0.1", "2130706433"])
-async def test_nothing_reaches_this_machine_unless_the_networks_say_so(kind: str, host: str, inside: Inside) -> None:
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0177.0.0.1", "2130706433"]
+)
+async def test_nothing_reaches_this_machine_unless_the_networks_say_so(
+    kind: str, host: str, inside: Inside
+) -> None:
     error = await refusal(kind, f"http://{host}:{inside.port}", networks=())
     assert inside.hits == []
     assert MARK not in error.message
@@ -85,7 +96,9 @@ async def test_nothing_reaches_this_machine_unless_the_networks_say_so(kind: str
         assert "allowed networks" in error.message
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "10.0.0.7", "[fd00::1]", "100.64.0.1", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "10.0.0.7", "[fd00::1]", "100.64.0.1", "0.0.0.0"]
+)
 async def test_metadata_and_private_addresses_are_not_even_tried(address: str) -> None:
     error = await refusal("compatible", f"http://{address}/latest", networks=("127.0.0.0/8",))
     assert error.kind == ErrorKind.REFUSED
@@ -95,8 +108,10 @@ async def test_metadata_and_private_addresses_are_not_even_tried(address: str) -
 async def test_a_name_that_changes_its_address_after_it_was_checked_leads_nowhere(
     kind: str, base: str, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch, inside: Inside
 ) -> None:
-    """Rebinding: each look at the name answers otherwise. What was checked is what is connected to."""
-    answers, asked = [["8.8.8.8"], ["127.0.0.1"], ["127.0.0.1"]], []
+    """Rebinding: each look at the name answers otherwise. What was checked is what is connected
+    to."""
+    answers = [["8.8.8.8"], ["127.0.0.1"], ["127.0.0.1"]]
+    asked = []
 
     async def resolve(host: str, port: int) -> list[str]:
         asked.append(host)
@@ -117,13 +132,17 @@ async def test_a_name_that_changes_its_address_after_it_was_checked_leads_nowher
     second = await refusal(kind, f"http://rebound.example:{inside.port}", networks=())
     assert (second.kind, len(asked)) == (ErrorKind.REFUSED, 2)
     answers[2] = ["8.8.8.8", "127.0.0.1"]  # one good address does not excuse the other
-    assert (await refusal(kind, f"http://rebound.example:{inside.port}", networks=())).kind == ErrorKind.REFUSED
+    assert (
+        await refusal(kind, f"http://rebound.example:{inside.port}", networks=())
+    ).kind == ErrorKind.REFUSED
     assert inside.hits == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [302, 307])
-async def test_a_redirect_is_not_followed_and_takes_no_key_along(kind: str, status: int, inside: Inside) -> None:
+async def test_a_redirect_is_not_followed_and_takes_no_key_along(
+    kind: str, status: int, inside: Inside
+) -> None:
     lure = Inside(status, {"location": f"http://localhost:{inside.port}/v1/chat/completions"})
     try:
         error = await refusal(kind, f"http://127.0.0.1:{lure.port}", networks=("127.0.0.1/32",))
@@ -139,13 +158,17 @@ async def test_a_redirect_is_not_followed_and_takes_no_key_along(kind: str, stat
 async def test_no_option_on_the_list_sends_anything_elsewhere(
     kind: str, monkeypatch: pytest.MonkeyPatch, inside: Inside
 ) -> None:
-    """Each with an address as its value; whatever a library makes of it, only the provider hears it."""
+    """Each with an address as its value; whatever a library makes of it, only the provider hears
+    it."""
     heard: list[Heard] = overhear(monkeypatch)
     elsewhere = f"http://127.0.0.1:{inside.port}/v1"
     script = load({"plain": {"turns": [{"text": "hello"}], "repeat": True}})
     with running(ScriptedModels(script)) as base:
         for name in sorted(_KNOWN[kind] - {"temperature", "stop"}):
-            for value in (elsewhere, {"base_url": elsewhere, "api_base": elsewhere, "api_key": "x"}):
+            for value in (
+                elsewhere,
+                {"base_url": elsewhere, "api_base": elsewhere, "api_key": "x"},
+            ):
                 with suppress(Exception):  # a value of the wrong type may fail as it likes
                     await complete(target(kind, base, "plain", options={name: value}), QUESTION)
     assert inside.hits == []
@@ -161,7 +184,13 @@ async def test_no_proxy_of_the_environment_and_no_way_beside(
     for kind in ("openai", "anthropic", "ollama"):
         assert (await complete(target(kind, base, "plain"), QUESTION)).text == "hello"
     litellm: Any = loaded()
-    facts = {"model": "openai/plain", "messages": QUESTION, "api_base": f"{base}/v1", "api_key": "x", "max_retries": 0}
+    facts = {
+        "model": "openai/plain",
+        "messages": QUESTION,
+        "api_base": f"{base}/v1",
+        "api_key": "x",
+        "max_retries": 0,
+    }
     with pytest.raises(Exception, match=r"(?i)connection|No way"):  # nobody has given it one
         await litellm.acompletion(**facts)
     with pytest.raises(Exception, match="guarded"):
@@ -169,7 +198,12 @@ async def test_no_proxy_of_the_environment_and_no_way_beside(
     assert inside.hits == []
 
 
-async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+async def test_an_answer_without_end_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
     monkeypatch.setattr(httpx_transport, "MOST_BYTES", 10)
     error = await refusal("openai", base)
-    assert (error.kind, "too large to be an answer" in error.message) == (ErrorKind.UNREADABLE, True)
+    assert (error.kind, "too large to be an answer" in error.message) == (
+        ErrorKind.UNREADABLE,
+        True,
+    )

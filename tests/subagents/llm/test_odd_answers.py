@@ -1,4 +1,5 @@
-"""Answers of models that are not quite chat completions: texts in parts, blank arguments, web pages."""
+"""Answers of models that are not quite chat completions: texts in parts, blank arguments, web
+pages."""
 
 from __future__ import annotations
 
@@ -14,26 +15,46 @@ from subagents.llm.parts import join_parts
 from tests.subagents.llm.conftest import target
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
-TOOLS = [{"type": "function", "function": {"name": "now", "description": "", "parameters": {"type": "object"}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "now", "description": "", "parameters": {"type": "object"}},
+    }
+]
 
 
 class Answers:
     """A model server that gives the same body to every request."""
 
     def __init__(self, body: bytes, kind: bytes = b"application/json") -> None:
-        self.body, self.kind, self.asked = body, kind, 0
+        self.body = body
+        self.kind = kind
+        self.asked = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":  # and not the server's own question whether the app is ready
             self.asked += 1
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", self.kind)]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", self.kind)],
+            }
+        )
         await send({"type": "http.response.body", "body": self.body})
 
 
 def completion(**message: Any) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    whole = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    whole = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
     return json.dumps(whole).encode()
 
 
@@ -55,13 +76,23 @@ def serve(served: Any) -> Any:
 
 
 PARTS: dict[str, tuple[list[Any], str]] = {
-    "texts": ([{"type": "text", "text": "It is "}, {"type": "text", "text": "noon."}], "It is noon."),
+    "texts": (
+        [{"type": "text", "text": "It is "}, {"type": "text", "text": "noon."}],
+        "It is noon.",
+    ),
     "thinking first": (
-        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "noon"}], "noon",
+        [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+            {"type": "text", "text": "noon"},
+        ],
+        "noon",
     ),
     "bare texts": (["It is ", "noon."], "It is noon."),
-    "a part of another type": ([{"type": "refs", "ids": [1]}, {"type": "output_text", "text": "noon"}, None], "noon"),
-}  # fmt: skip
+    "a part of another type": (
+        [{"type": "refs", "ids": [1]}, {"type": "output_text", "text": "noon"}, None],
+        "noon",
+    ),
+}
 
 
 @pytest.mark.fault
@@ -117,7 +148,9 @@ async def test_answer_of_no_model_is_called_what_it_is(
 @pytest.mark.parametrize(
     "body", [b"[]", b"7", b'{"choices": {}}', b'{"choices": [{"message": {"content": {"a": 1}}}]}']
 )
-async def test_no_traceback_and_no_path_of_this_machine_reaches_a_host(serve: Any, body: bytes) -> None:
+async def test_no_traceback_and_no_path_of_this_machine_reaches_a_host(
+    serve: Any, body: bytes
+) -> None:
     with pytest.raises(ModelError) as caught:
         await complete(serve(Answers(body)), MESSAGES)
     assert "Traceback" not in caught.value.message
@@ -126,19 +159,25 @@ async def test_no_traceback_and_no_path_of_this_machine_reaches_a_host(serve: An
 
 
 def test_a_traceback_in_an_error_is_cut_off() -> None:
-    text = (
-        'Invalid response object Traceback (most recent call last):\n  File "/srv/x/site-packages/litellm/a.py", line 3'
-    )
+    text = 'Invalid response object Traceback (most recent call last):\n  File "/srv/x/site-packages/litellm/a.py", line 3'
     error = translated(RuntimeError(text), target("compatible", "http://127.0.0.1:1", "m"))
     assert error.message == "The answer of the provider cannot be read (Invalid response object)."
     assert (error.kind, classify("X", None, text)) == (ErrorKind.UNREADABLE, ErrorKind.UNREADABLE)
-    assert translated(RuntimeError("see /srv/site-packages/a.py"), target("compatible", "x", "m")).message.endswith(
-        "(see)."
-    )
+    assert translated(
+        RuntimeError("see /srv/site-packages/a.py"), target("compatible", "x", "m")
+    ).message.endswith("(see).")
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"choices":[]}', b'{"choices":[{}]}', b'{"choices":7}', b'{"choices":[{"message":[]}]}']
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"choices":[]}',
+        b'{"choices":[{}]}',
+        b'{"choices":7}',
+        b'{"choices":[{"message":[]}]}',
+    ],
 )
 def test_what_has_no_parts_is_not_touched(body: bytes) -> None:
     assert join_parts(body) == body

@@ -26,7 +26,9 @@ def test_without_tools_the_final_turn_answers() -> None:
 def test_a_script_that_is_over_says_so_unless_it_repeats() -> None:
     with pytest.raises(ScriptError, match="ends after 2 turns"):
         load(TURNS).turn(ask(2))
-    assert load({"m": {"turns": [{"text": "again"}], "repeat": True}}).turn(ask(99))["text"] == "again"
+    assert (
+        load({"m": {"turns": [{"text": "again"}], "repeat": True}}).turn(ask(99))["text"] == "again"
+    )
 
 
 def test_an_unknown_model_names_those_that_there_are() -> None:
@@ -76,7 +78,10 @@ def test_templates(template: str, text: str) -> None:
 
 
 def test_what_a_tool_said_is_never_a_template_itself() -> None:
-    assert fill("{{ last.text }}", ask(user="secret", results=(Result("a", "{{ user.text }}"),))) == "{{ user.text }}"
+    assert (
+        fill("{{ last.text }}", ask(user="secret", results=(Result("a", "{{ user.text }}"),)))
+        == "{{ user.text }}"
+    )
 
 
 def test_usage_is_given_or_estimated() -> None:
@@ -85,7 +90,11 @@ def test_usage_is_given_or_estimated() -> None:
 
 
 def test_faults_come_in_order() -> None:
-    assert faults({"attempts": [{"status": 500}, "ok", {"cut": 3}]}) == [Fault(status=500), None, Fault(cut=3)]
+    assert faults({"attempts": [{"status": 500}, "ok", {"cut": 3}]}) == [
+        Fault(status=500),
+        None,
+        Fault(cut=3),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from tests.subagents.llm.test_client import MESSAGES, TOOLS
 @pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stream_says_what_the_whole_answer_says(kind: str, base: str) -> None:
-    litellm, asked = loaded(), target(kind, base, "talk")
+    litellm = loaded()
+    asked = target(kind, base, "talk")
     address = f"{base}/v1beta" if kind == "google" else asked.base_url
     with Way(asked.networks).taken():
         stream = await litellm.acompletion(

@@ -1,4 +1,5 @@
-"""Models that think, over each provider's wire: the scripted server refuses what the real one documents to refuse."""
+"""Models that think, over each provider's wire: the scripted server refuses what the real one
+documents to refuse."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ from tests.subagents.llm.test_client import MESSAGES, TOOLS, answered
 CALL = {"name": "clock__now", "arguments": {"zone": "UTC"}}
 THINKING = {
     "turns": [
-        {"thinking": "I need the time.", "calls": [CALL], "usage": {"input": 900, "output": 300, "reasoning": 250}},
+        {
+            "thinking": "I need the time.",
+            "calls": [CALL],
+            "usage": {"input": 900, "output": 300, "reasoning": 250},
+        },
         {"thinking": "Once more.", "calls": [CALL, CALL]},
         {"text": "It is 12."},
     ]
@@ -34,9 +39,14 @@ OPTIONS = {
     "ollama": {"think": True},
 }
 WIRES = [
-    ("anthropic", SONNET), ("anthropic", "claude-nobody-knows"), ("google", "gemini-3-pro-preview"),
-    ("google", "gemini-2.0-flash-001"), ("compatible", "deepseek-chat"), ("openrouter", "kimi-k2"), ("ollama", "qwen3"),
-]  # fmt: skip
+    ("anthropic", SONNET),
+    ("anthropic", "claude-nobody-knows"),
+    ("google", "gemini-3-pro-preview"),
+    ("google", "gemini-2.0-flash-001"),
+    ("compatible", "deepseek-chat"),
+    ("openrouter", "kimi-k2"),
+    ("ollama", "qwen3"),
+]
 
 
 @pytest.fixture
@@ -46,8 +56,11 @@ def heard(monkeypatch: pytest.MonkeyPatch, models: ScriptedModels) -> list[Heard
     return overhear(monkeypatch)
 
 
-def again(messages: list[dict[str, Any]], reply: Reply, *, own: bool = True) -> list[dict[str, Any]]:
-    """The conversation with this answer and results of its calls; ``own``: the same model is asked next."""
+def again(
+    messages: list[dict[str, Any]], reply: Reply, *, own: bool = True
+) -> list[dict[str, Any]]:
+    """The conversation with this answer and results of its calls; ``own``: the same model is asked
+    next."""
     results = ["{}"] * len(reply.calls)
     said = answered(reply, *results)[len(MESSAGES) :]
     if own and reply.state is not None:
@@ -98,7 +111,9 @@ async def test_after_another_models_call_claude_is_asked_without_thinking_and_it
     talk = again(list(MESSAGES), await complete(asked, MESSAGES, TOOLS))
     other = target("compatible", base, "deepseek-chat")
     talk = again(
-        talk, await complete(other, again(list(MESSAGES), await complete(other, MESSAGES, TOOLS)), TOOLS), own=False
+        talk,
+        await complete(other, again(list(MESSAGES), await complete(other, MESSAGES, TOOLS)), TOOLS),
+        own=False,
     )
     assert (await complete(asked, talk, TOOLS)).text == "It is 12."
     assert "thinking" not in json.dumps(heard[-1].body)
@@ -111,7 +126,9 @@ async def test_a_call_of_another_model_gets_an_empty_reasoning_beside_those_of_d
     talk = again(list(MESSAGES), await complete(asked, MESSAGES, TOOLS))
     talk = again(talk, await complete(asked, talk, TOOLS), own=False)
     assert (await complete(asked, talk, TOOLS)).text == "It is 12."
-    said = [m.get("reasoning_content") for m in heard[-1].body["messages"] if m["role"] == "assistant"]
+    said = [
+        m.get("reasoning_content") for m in heard[-1].body["messages"] if m["role"] == "assistant"
+    ]
     assert said == ["I need the time.", " "]
 
 
@@ -143,7 +160,11 @@ async def test_a_claude_that_decides_by_itself_is_told_the_effort_and_no_tempera
     [
         ("gemini-3-pro-preview", {"reasoning_effort": "high"}, {"thinkingLevel": "high"}),
         ("gemini-2.0-flash-001", {"reasoning_effort": "low"}, {"thinkingBudget": 1024}),
-        ("gemini-2.0-flash-001", {"thinking_config": {"thinkingBudget": 77}}, {"thinkingBudget": 77}),
+        (
+            "gemini-2.0-flash-001",
+            {"thinking_config": {"thinkingBudget": 77}},
+            {"thinkingBudget": 77},
+        ),
     ],
 )
 async def test_gemini_is_told_how_long_to_think(
@@ -153,15 +174,24 @@ async def test_gemini_is_told_how_long_to_think(
     assert heard[-1].body["generationConfig"]["thinkingConfig"] == sent
 
 
-async def test_no_option_is_dropped_for_a_model_that_litellm_does_not_know(base: str, heard: list[Heard]) -> None:
-    options = {"reasoning_effort": "high", "seed": 7, "top_k": 3, "chat_template_kwargs": {"enable_thinking": True}}
+async def test_no_option_is_dropped_for_a_model_that_litellm_does_not_know(
+    base: str, heard: list[Heard]
+) -> None:
+    options = {
+        "reasoning_effort": "high",
+        "seed": 7,
+        "top_k": 3,
+        "chat_template_kwargs": {"enable_thinking": True},
+    }
     for kind in ("openrouter", "compatible"):
         await complete(target(kind, base, "plain", options=options), MESSAGES, TOOLS)
         assert {name: heard[-1].body.get(name) for name in options} == options
 
 
 @pytest.mark.parametrize("written", ["boom: no such file", "(tool failed: boom: no such file)"])
-@pytest.mark.parametrize(("kind", "model"), [("anthropic", SONNET), ("openai", "plain"), ("google", "plain")])
+@pytest.mark.parametrize(
+    ("kind", "model"), [("anthropic", SONNET), ("openai", "plain"), ("google", "plain")]
+)
 async def test_a_failed_tool_is_marked_once_on_the_wire(
     kind: str, model: str, written: str, base: str, heard: list[Heard]
 ) -> None:
@@ -175,30 +205,40 @@ async def test_a_failed_tool_is_marked_once_on_the_wire(
         assert (bad["is_error"], bad["content"]) == (True, written)
         assert "is_error" not in good
     else:
-        assert (sent.count("(tool failed: boom: no such file)"), sent.count("tool failed")) == (1, 1)
+        assert (sent.count("(tool failed: boom: no such file)"), sent.count("tool failed")) == (
+            1,
+            1,
+        )
         assert "is_error" not in sent
 
 
 # What is kept in the providers' caches
 
 
-async def test_claudes_cache_is_marked_behind_tools_system_and_last_message(base: str, heard: list[Heard]) -> None:
+async def test_claudes_cache_is_marked_behind_tools_system_and_last_message(
+    base: str, heard: list[Heard]
+) -> None:
     asked = target("anthropic", base, "talk")
     first = await complete(asked, MESSAGES, TOOLS)
     await complete(asked, again(list(MESSAGES), first), TOOLS)
-    sent, mark = heard[-1].body, {"type": "ephemeral"}
+    sent = heard[-1].body
+    mark = {"type": "ephemeral"}
     assert [tool.get("cache_control") for tool in sent["tools"]] == [None, mark]
     assert [block.get("cache_control") for block in sent["system"]] == [mark]
     blocks = [block for message in sent["messages"] for block in message["content"]]
     assert [block.get("cache_control") for block in blocks] == [None] * (len(blocks) - 1) + [mark]
 
 
-async def test_without_tools_no_turn_follows_and_nothing_is_written_to_a_cache(base: str, heard: list[Heard]) -> None:
+async def test_without_tools_no_turn_follows_and_nothing_is_written_to_a_cache(
+    base: str, heard: list[Heard]
+) -> None:
     await complete(target("anthropic", base, "plain"), MESSAGES)
     assert "cache_control" not in json.dumps(heard[-1].body)
 
 
-async def test_openai_finds_what_begins_alike_by_a_key_and_nobody_else_gets_one(base: str, heard: list[Heard]) -> None:
+async def test_openai_finds_what_begins_alike_by_a_key_and_nobody_else_gets_one(
+    base: str, heard: list[Heard]
+) -> None:
     asked = target("openai", base, "talk")
     first = await complete(asked, MESSAGES, TOOLS)
     await complete(asked, again(list(MESSAGES), first), TOOLS)
@@ -250,7 +290,9 @@ async def test_a_compatible_server_is_asked_by_chat_completions_whatever_its_mod
     assert heard[-1].path == "/v1/chat/completions"
 
 
-@pytest.mark.parametrize("model", ["gemini-2.0-flash-001", "gemini-2.5-flash", "gemma-nobody-knows"])
+@pytest.mark.parametrize(
+    "model", ["gemini-2.0-flash-001", "gemini-2.5-flash", "gemma-nobody-knows"]
+)
 async def test_a_system_prompt_is_geminis_system_instruction(
     model: str, base: str, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,9 +326,13 @@ async def test_googles_retry_delay_is_read_in_its_body(base: str, models: Script
     assert await waits("google", {"retry_delay": "37.5s"}, base, models) == 37.5
 
 
-async def waits(kind: str, fault: dict[str, Any], base: str, models: ScriptedModels) -> float | None:
+async def waits(
+    kind: str, fault: dict[str, Any], base: str, models: ScriptedModels
+) -> float | None:
     limited = {"status": 429, "message": "slow down", **fault}
-    models.script = models.script.merged(load({"busy": {"turns": [{"text": "ok", "attempts": [limited]}]}}))
+    models.script = models.script.merged(
+        load({"busy": {"turns": [{"text": "ok", "attempts": [limited]}]}})
+    )
     with pytest.raises(ModelError) as caught:
         await complete(target(kind, base, "busy"), MESSAGES)
     assert caught.value.kind == ErrorKind.RATE_LIMITED
@@ -296,10 +342,21 @@ async def waits(kind: str, fault: dict[str, Any], base: str, models: ScriptedMod
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        ({"Retry-After": "Wed, 21 Oct 2099 07:28:30 GMT", "Date": "Wed, 21 Oct 2099 07:28:00 GMT"}, 30),
+        (
+            {
+                "Retry-After": "Wed, 21 Oct 2099 07:28:30 GMT",
+                "Date": "Wed, 21 Oct 2099 07:28:00 GMT",
+            },
+            30,
+        ),
         ({"Retry-After": "Thu, 01 Jan 1970 00:20:00 GMT"}, 200),
-        ({"retry-after": "nan"}, None), ({"retry-after": "inf"}, None), ({"retry-after": "-5"}, None), ({}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "-5"}, None),
+        ({}, None),
     ],
-)  # fmt: skip
-def test_a_date_is_read_by_the_providers_clock(headers: dict[str, str], seconds: float | None) -> None:
+)
+def test_a_date_is_read_by_the_providers_clock(
+    headers: dict[str, str], seconds: float | None
+) -> None:
     assert retry_after(headers, now=1000) == seconds

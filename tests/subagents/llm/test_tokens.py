@@ -1,4 +1,5 @@
-"""Tokens are counted offline: by the named tokenizer, else by the model's name, else an estimate."""
+"""Tokens are counted offline: by the named tokenizer, else by the model's name, else an
+estimate."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_each_tokenizer_counts_in_its_own_way(tokenizer: str, model: str, tokens
 
 
 @pytest.mark.parametrize("name", ["gpt2", "r50k_base"])
-def test_a_tokenizer_that_is_not_bundled_is_not_fetched(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_tokenizer_that_is_not_bundled_is_not_fetched(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     looked_up: list[Any] = []
 
     def refused(*host: Any, **more: Any) -> Any:

@@ -44,7 +44,9 @@ async def manager(live_db: None) -> AsyncIterator[Callable[..., Any]]:
 
 
 def ask(kind: Kind, actor: str = "user:ann", **params: Any) -> MaintenanceRequest:
-    more = {name: params.pop(name) for name in ("priority", "agent", "supervisor") if name in params}
+    more = {
+        name: params.pop(name) for name in ("priority", "agent", "supervisor") if name in params
+    }
     return queue.ask(kind=kind, params=params, actor=actor, **more)
 
 

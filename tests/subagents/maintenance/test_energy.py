@@ -1,4 +1,5 @@
-"""What the background sub-agent uses drains the pool of whoever asked, and a low pool holds its work back."""
+"""What the background sub-agent uses drains the pool of whoever asked, and a low pool holds its
+work back."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from tests.waiting import until
 
 
 def asked_by_ann(level: float, **fields: Any) -> MaintenanceRequest:
-    """A test of a server that never answers, for an agent whose pool holds so much and does not refill."""
+    """A test of a server that never answers, for an agent whose pool holds so much and does not
+    refill."""
     add_server("mute", tool("say"), connect_timeout=FOREVER)
     pool = EnergyPool(**{"slug": "p", "regeneration": 0.0} | fields)
     pools.save_pool(pool=pool, actor="test")
@@ -58,8 +60,11 @@ async def test_low_energy_pauses_the_work_and_enough_of_it_resumes_it(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager_module, "CHARGED_EVERY", 0.05)
-    # Far enough from nothing: a test of a server costs 20 at most, however late a busy machine pauses it.
-    request = await db_call(lambda: asked_by_ann(40.2, low_policy="pause", critical=40.0, resume=60.0))
+    # Far enough from nothing: a test of a server costs 20 at most, however late a busy machine
+    # pauses it.
+    request = await db_call(
+        lambda: asked_by_ann(40.2, low_policy="pause", critical=40.0, resume=60.0)
+    )
     here = await manager()
     await begun(here, request)
     paused = await until(lambda: _regulated(request, Substate.PAUSED))
@@ -72,9 +77,16 @@ async def test_low_energy_pauses_the_work_and_enough_of_it_resumes_it(
     for _ in range(3):
         await db_call(energy.regulate)
     assert (await db_call(level), (await now(request)).substate) == (left, Substate.PAUSED)
-    await db_call(pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=59 - left, actor="test")
+    await db_call(
+        pools.grant,
+        pool_id=(await db_call(EnergyPool.objects.get)).pk,
+        amount=59 - left,
+        actor="test",
+    )
     assert await _regulated(request, Substate.PAUSED), "not before the level of resuming"
-    await db_call(pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=1.5, actor="test")
+    await db_call(
+        pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=1.5, actor="test"
+    )
     assert await _regulated(request, Substate.NONE)
     await begun(here, request)
     await db_call(queue.cancel, request_id=request.pk, actor="user:ann")
@@ -89,7 +101,10 @@ async def test_short_work_does_not_begin_while_the_level_is_critical(manager: An
     """Also before the clock has looked."""
 
     def asked() -> MaintenanceRequest:
-        queue.cancel(request_id=asked_by_ann(0, low_policy="auto", critical=40.0, resume=60.0).pk, actor="test")
+        queue.cancel(
+            request_id=asked_by_ann(0, low_policy="auto", critical=40.0, resume=60.0).pk,
+            actor="test",
+        )
         add_server("echo", tool("echo"))
         return ask(Kind.TEST, server="echo", agent=Agent.objects.get(slug="ann"))
 
@@ -98,7 +113,9 @@ async def test_short_work_does_not_begin_while_the_level_is_critical(manager: An
     here.look()
     await until(lambda: _is_paused(request))
     assert (await now(request)).energy_total == 0
-    await db_call(pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=80, actor="test")
+    await db_call(
+        pools.grant, pool_id=(await db_call(EnergyPool.objects.get)).pk, amount=80, actor="test"
+    )
     await db_call(energy.regulate)
     assert (await ended(here, request)).state == State.COMPLETED
 
@@ -121,11 +138,17 @@ async def test_where_the_pool_says_so_it_is_cancelled_with_its_processes(
     await until(lambda: not children("mute.py"))
 
 
-async def test_nothing_is_begun_while_the_level_is_critical_and_a_persons_pause_is_kept(live_db: None) -> None:
+async def test_nothing_is_begun_while_the_level_is_critical_and_a_persons_pause_is_kept(
+    live_db: None,
+) -> None:
     request = await db_call(lambda: asked_by_ann(5))
     await db_call(energy.regulate)
     waits = await now(request)
-    assert (waits.state, waits.substate, waits.message) == (State.QUEUED, Substate.PAUSED, energy.PAUSED)
+    assert (waits.state, waits.substate, waits.message) == (
+        State.QUEUED,
+        Substate.PAUSED,
+        energy.PAUSED,
+    )
     await db_call(queue.pause, request_id=request.pk, actor="user:bob")
     await db_call(take, -60)
     await db_call(energy.regulate)
@@ -145,7 +168,10 @@ def test_what_a_pool_pays_for_cannot_be_taken_ahead_of_it(live_db: None) -> None
     """Neither by the agent itself, over REST, nor by a person."""
     request = asked_by_ann(100)
     MaintenanceRequest.objects.filter(pk=request.pk).update(energy_unreported=7.0, energy_total=7.0)
-    robot = Caller(Client(), tokens.issue_token(agent=Agent.objects.get(slug="ann"), name="test", actor="test")[1])
+    robot = Caller(
+        Client(),
+        tokens.issue_token(agent=Agent.objects.get(slug="ann"), name="test", actor="test")[1],
+    )
     for caller in (robot, person("operator")):
         assert caller.post("/maintenance/energy/poll").json() == {"energy": 0}
     assert energy.charge_used() == 7
@@ -155,14 +181,20 @@ def test_what_a_pool_pays_for_cannot_be_taken_ahead_of_it(live_db: None) -> None
 @pytest.mark.parametrize(
     ("policy", "facts", "wish"),
     [
-        ("auto", {"progress": 80}, ""), ("auto", {"progress": 40}, "pause"),
+        ("auto", {"progress": 80}, ""),
+        ("auto", {"progress": 40}, "pause"),
         ("auto", {"progress": 40, "priority": Priority.LOW}, "cancel"),
-        ("auto", {"progress": 60, "priority": Priority.LOW}, "pause"), ("finish", {"progress": 1}, ""),
-        ("pause", {"progress": 99}, "pause"), ("cancel", {"progress": 99}, "cancel"),
-        ("finish", {"state": State.QUEUED}, "pause"), ("cancel", {"state": State.QUEUED}, "pause"),
+        ("auto", {"progress": 60, "priority": Priority.LOW}, "pause"),
+        ("finish", {"progress": 1}, ""),
+        ("pause", {"progress": 99}, "pause"),
+        ("cancel", {"progress": 99}, "cancel"),
+        ("finish", {"state": State.QUEUED}, "pause"),
+        ("cancel", {"state": State.QUEUED}, "pause"),
         ("cancel", {"wish": "pause"}, ""),
     ],
-)  # fmt: skip
+)
 def test_what_is_done_at_the_critical_level(policy: str, facts: dict[str, Any], wish: str) -> None:
-    request = MaintenanceRequest(**{"state": State.IN_PROGRESS, "priority": Priority.MEDIUM} | facts)
+    request = MaintenanceRequest(
+        **{"state": State.IN_PROGRESS, "priority": Priority.MEDIUM} | facts
+    )
     assert energy.wish_for(request, LowPolicy(policy)) == wish

@@ -19,14 +19,24 @@ from subagents.maintenance import proposals
 from subagents.models import MaintenanceRequest, Proposal
 from tests.subagents.maintenance.conftest import ask, ended
 
-DOCUMENT = json.dumps({
-    "remotes": [{"type": "sse", "url": "https://git.example/{team}", "variables": {"team": {"isRequired": True}}}],
-})  # fmt: skip
+DOCUMENT = json.dumps(
+    {
+        "remotes": [
+            {
+                "type": "sse",
+                "url": "https://git.example/{team}",
+                "variables": {"team": {"isRequired": True}},
+            }
+        ],
+    }
+)
 
 
 def listed(name: str, version: str = "1.0.0", **fields: Any) -> RegistryEntry:
     """An entry of a registry that the site has read."""
-    source = RegistrySource.objects.get_or_create(slug="official", base_url="https://registry.example")[0]
+    source = RegistrySource.objects.get_or_create(
+        slug="official", base_url="https://registry.example"
+    )[0]
     fields = {
         "is_latest": True,
         "status": "active",
@@ -46,24 +56,42 @@ async def test_a_search_finds_what_registries_list_and_have_not_taken_back(manag
     await db_call(listed, "io.example/clock")
     done = await ended(await manager(), await db_call(ask, Kind.SEARCH, query="git", limit=5))
     assert done.result["registry_entries"][0] == {
-        "name": "io.example/git", "version": "1.0.0", "registry": "official", "description": "History of repositories",
-        "kinds": ["pypi"], "status": "active", "id": best.pk,
-    }  # fmt: skip
-    assert [each["name"] for each in done.result["registry_entries"]] == ["io.example/git", "io.example/other"]
+        "name": "io.example/git",
+        "version": "1.0.0",
+        "registry": "official",
+        "description": "History of repositories",
+        "kinds": ["pypi"],
+        "status": "active",
+        "id": best.pk,
+    }
+    assert [each["name"] for each in done.result["registry_entries"]] == [
+        "io.example/git",
+        "io.example/other",
+    ]
 
 
 async def test_a_new_server_is_proposed_from_registries_and_a_person_chooses(manager: Any) -> None:
     best = await db_call(listed, "io.example/git")
     await db_call(listed, "io.example/git-hub")
-    done = await ended(await manager(), await db_call(ask, Kind.ADD, server="git", purpose="history"))
-    assert [each["name"] for each in done.result["registry_entries"]] == ["io.example/git", "io.example/git-hub"]
+    done = await ended(
+        await manager(), await db_call(ask, Kind.ADD, server="git", purpose="history")
+    )
+    assert [each["name"] for each in done.result["registry_entries"]] == [
+        "io.example/git",
+        "io.example/git-hub",
+    ]
     ann = await db_call(User.objects.create_superuser, "ann")
-    key, wish = done.result["proposal"], Wish(0, "git", {"address team": "t"}, best.sha256)
+    key = done.result["proposal"]
+    wish = Wish(0, "git", {"address team": "t"}, best.sha256)
 
     with pytest.raises(ConfigInvalid, match="does not contain a command"):
         await db_call(proposals.apply, proposal_id=key, user=ann, actor="user:ann")
     applied = await db_call(
-        proposals.apply, proposal_id=key, user=ann, actor="user:ann", choice=proposals.Choice(best, wish)
+        proposals.apply,
+        proposal_id=key,
+        user=ann,
+        actor="user:ann",
+        choice=proposals.Choice(best, wish),
     )
     server = await db_call(Server.objects.get)
     assert (applied.state, applied.server_id, server.url, server.lifecycle) == (
@@ -86,33 +114,48 @@ async def test_for_an_agent_registries_are_searched_only_where_that_is_switched_
     await db_call(Configuration.objects.update_or_create, id=1, defaults={"auto_discovery": switch})
     await db_call(listed, "io.example/forecasts", description="Tells the weather anywhere")
     await db_call(listed, "io.example/mail", description="Reads post")
-    agent, here = await db_call(Agent.objects.create, slug="bot"), await manager()
+    agent = await db_call(Agent.objects.create, slug="bot")
+    here = await manager()
     wanted = {"server": "meteo", "purpose": "I need the weather for a trip"}
-    asked = await ended(here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **wanted))
+    asked = await ended(
+        here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **wanted)
+    )
     names = [each["name"] for each in asked.result.get("registry_entries", [])]
     assert names == (["io.example/forecasts"] if searches else [])
-    looked = await ended(here, await db_call(ask, Kind.SEARCH, agent=agent, actor="agent:bot", query="weather"))
+    looked = await ended(
+        here, await db_call(ask, Kind.SEARCH, agent=agent, actor="agent:bot", query="weather")
+    )
     assert len(looked.result["registry_entries"]) == searches
     assert ("not searched for agents" in looked.result["searched"]) != searches
     by_name = {**wanted, "registry_name": "io.example/mail"}
-    named = await ended(here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **by_name))
+    named = await ended(
+        here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **by_name)
+    )
     assert [each["name"] for each in named.result["registry_entries"]] == ["io.example/mail"]
     person = await ended(here, await db_call(ask, Kind.SEARCH, query="weather"))
     assert len(person.result["registry_entries"]) == 1
 
 
-async def test_one_that_is_named_is_the_only_one_proposed_and_an_unknown_one_is_an_error(manager: Any) -> None:
+async def test_one_that_is_named_is_the_only_one_proposed_and_an_unknown_one_is_an_error(
+    manager: Any,
+) -> None:
     await db_call(listed, "io.example/git")
     await db_call(listed, "io.example/git-hub")
     here = await manager()
-    done = await ended(here, await db_call(ask, Kind.ADD, server="hub", registry_name="io.example/git-hub"))
+    done = await ended(
+        here, await db_call(ask, Kind.ADD, server="hub", registry_name="io.example/git-hub")
+    )
     assert [each["name"] for each in done.result["registry_entries"]] == ["io.example/git-hub"]
-    failed = await ended(here, await db_call(ask, Kind.ADD, server="hub", registry_name="io.example/none"))
+    failed = await ended(
+        here, await db_call(ask, Kind.ADD, server="hub", registry_name="io.example/none")
+    )
     assert (failed.state, failed.result) == (State.FAILED, None)
     assert 'No registry of this site lists "io.example/none"' in failed.error
 
 
-async def test_the_proposals_page_leads_to_the_form_that_applies_it(manager: Any, client: Any) -> None:
+async def test_the_proposals_page_leads_to_the_form_that_applies_it(
+    manager: Any, client: Any
+) -> None:
     entry = await db_call(listed, "io.example/git")
     done = await ended(await manager(), await db_call(ask, Kind.ADD, server="git"))
     await db_call(_choose_on_the_page, client, entry, done.result["proposal"])
@@ -146,13 +189,21 @@ def test_a_program_chooses_over_rest(client: Any) -> None:
     path = f"/api/v1/maintenance/proposals/{key}/apply"
     assert client.post(path, {"entry": choice | {"id": 999}}, "application/json").status_code == 404
     other = client.post(path, {"entry": choice | {"id": stranger.pk}}, "application/json")
-    assert (other.status_code, "does not contain this entry" in other.json()["message"]) == (409, True)
+    assert (other.status_code, "does not contain this entry" in other.json()["message"]) == (
+        409,
+        True,
+    )
     Server.objects.create(slug="taken")
     taken = client.post(path, {"entry": choice | {"slug": "taken"}}, "application/json")
-    assert (taken.status_code, "The existing record is at /api/v1/servers/taken." in taken.json()["remedy"]) == (
+    assert (
+        taken.status_code,
+        "The existing record is at /api/v1/servers/taken." in taken.json()["remedy"],
+    ) == (
         409,
         True,
     ), taken.content
     answer = client.post(path, {"entry": choice}, "application/json")
     assert (answer.status_code, answer.json()["state"]) == (200, "applied"), answer.content
-    assert Server.objects.get(slug="team-git").url == "https://git.example/t", "called as it was asked for"
+    assert Server.objects.get(slug="team-git").url == "https://git.example/t", (
+        "called as it was asked for"
+    )

@@ -1,4 +1,5 @@
-"""Requests from asking to their end: every kind, every wish at any moment, two workers, a worker that comes back."""
+"""Requests from asking to their end: every kind, every wish at any moment, two workers, a worker
+that comes back."""
 
 from __future__ import annotations
 
@@ -60,8 +61,11 @@ async def test_a_server_is_tested_step_by_step_and_what_was_found_is_reported(ma
     done = await ended(await manager(), request)
     assert (done.state, done.progress, done.error) == (State.COMPLETED, 100, "")
     assert [(step["step"], step["ok"]) for step in done.result["steps"]] == [
-        ("config", True), ("spawn", True), ("handshake", True), ("discover", True),
-    ]  # fmt: skip
+        ("config", True),
+        ("spawn", True),
+        ("handshake", True),
+        ("discover", True),
+    ]
     assert (done.result["ok"], done.result["tools"]) == (True, 1)
     test = await db_call(ServerTest.objects.get)
     assert (test.verdict, test.pk) == (ServerTest.Verdict.PASSED, done.result["test"])
@@ -83,7 +87,9 @@ async def test_a_server_that_cannot_start_is_a_finding(manager: Any) -> None:
 
 async def test_what_cannot_be_tested_fails_with_the_reason_and_pays_its_time(manager: Any) -> None:
     began = time.monotonic()
-    await db_call(lambda: lifecycle.save_server(server=Server(slug="draft", command=["true"]), actor="test"))
+    await db_call(
+        lambda: lifecycle.save_server(server=Server(slug="draft", command=["true"]), actor="test")
+    )
     done = await ended(await manager(), await db_call(ask, Kind.TEST, server="draft"))
     assert (done.state, done.substate, done.result) == (State.FAILED, "", None)
     assert "draft" in done.error
@@ -98,9 +104,15 @@ async def test_cancelling_ends_it_and_the_processes_that_it_has_started(manager:
     await begun(await manager(), request)
     await db_call(queue.cancel, request_id=request.pk, actor="user:bob", reason="no longer needed")
     done = await until(lambda: _finished(request))
-    assert (done.state, done.substate, done.error) == (State.FAILED, Substate.CANCELLED, "cancelled: no longer needed")
+    assert (done.state, done.substate, done.error) == (
+        State.FAILED,
+        Substate.CANCELLED,
+        "cancelled: no longer needed",
+    )
     await until(lambda: not children("mute.py"))
-    assert done.energy_total <= ENERGY_PER_SECOND * (time.monotonic() - began), "it pays for the time that it took"
+    assert done.energy_total <= ENERGY_PER_SECOND * (time.monotonic() - began), (
+        "it pays for the time that it took"
+    )
     assert not await db_call(ServerTest.objects.exists)
     again = await db_call(queue.cancel, request_id=request.pk, actor="user:bob")
     assert again.error == done.error, "what has ended stays"
@@ -114,10 +126,13 @@ async def _finished(request: MaintenanceRequest) -> MaintenanceRequest | None:
 
 
 @pytest.mark.both_databases
-async def test_what_is_paused_after_its_worker_died_keeps_nobody_else_from_its_server(live_db: None) -> None:
+async def test_what_is_paused_after_its_worker_died_keeps_nobody_else_from_its_server(
+    live_db: None,
+) -> None:
     def die_and_pause() -> Any:
         add_server("echo", tool("echo"))
-        one, two = ask(Kind.TEST, server="echo"), ask(Kind.TRY, server="echo")
+        one = ask(Kind.TEST, server="echo")
+        two = ask(Kind.TRY, server="echo")
         assert request_lease.take(one.pk, worker="dead")
         request_lease.free("dead")
         queue.pause(request_id=one.pk, actor="user:ann")
@@ -130,12 +145,17 @@ async def test_what_is_paused_after_its_worker_died_keeps_nobody_else_from_its_s
 async def test_what_waits_is_cancelled_at_once(live_db: None) -> None:
     request = await db_call(ask, Kind.SEARCH, query="git")
     done = await db_call(queue.cancel, request_id=request.pk, actor="user:ann", reason="")
-    assert (done.state, done.error, done.progress) == (State.FAILED, "cancelled: no reason given", 0)
+    assert (done.state, done.error, done.progress) == (
+        State.FAILED,
+        "cancelled: no reason given",
+        0,
+    )
 
 
 async def test_a_paused_request_stands_still_and_goes_on_where_it_was(manager: Any) -> None:
     await db_call(mute)
-    request, here = await db_call(ask, Kind.TEST, server="mute"), await manager()
+    request = await db_call(ask, Kind.TEST, server="mute")
+    here = await manager()
     await begun(here, request)
     await db_call(queue.pause, request_id=request.pk, actor="user:ann")
     paused = await until(lambda: _with_substate(request, Substate.PAUSED))
@@ -150,7 +170,9 @@ async def test_a_paused_request_stands_still_and_goes_on_where_it_was(manager: A
     await db_call(queue.resume, request_id=request.pk, actor="user:ann")
     done = await ended(here, request)
     assert (done.state, done.result["ok"]) == (State.COMPLETED, False)
-    steps = [data["step"] for kind, data in await db_call(messages, request) if kind == "status_update"]
+    steps = [
+        data["step"] for kind, data in await db_call(messages, request) if kind == "status_update"
+    ]
     assert steps == ["config", "probe", "probe", "report"], "the first step is not done again"
 
 
@@ -160,7 +182,8 @@ async def _with_substate(request: MaintenanceRequest, substate: str) -> Maintena
 
 
 async def test_one_that_waits_can_be_paused_too(manager: Any) -> None:
-    request, here = await db_call(ask, Kind.SEARCH, query="git"), await manager()
+    request = await db_call(ask, Kind.SEARCH, query="git")
+    here = await manager()
     paused = await db_call(queue.pause, request_id=request.pk, actor="user:ann")
     assert (paused.state, paused.substate) == (State.QUEUED, Substate.PAUSED)
     other = await db_call(ask, Kind.SEARCH, query="other")
@@ -176,7 +199,8 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
 ) -> None:
     await db_call(add_server, "echo", tool("echo"))
     request = await db_call(ask, Kind.TEST, server="echo")
-    real, hang = plans.PLANS[Kind.TEST][1].act, asyncio.Event()
+    real = plans.PLANS[Kind.TEST][1].act
+    hang = asyncio.Event()
     came: list[str] = []
 
     async def act(pool: Any, row: MaintenanceRequest) -> Any:
@@ -189,7 +213,8 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
     step = manager_module.Step("probe", "Starting.", 70, plans._keep_test, act)
     steps = (plans.PLANS[Kind.TEST][0], step, plans.PLANS[Kind.TEST][2])
     monkeypatch.setattr(manager_module, "PLANS", dict(plans.PLANS) | {Kind.TEST: steps})
-    first, second = await manager(), await manager()
+    first = await manager()
+    second = await manager()
     monkeypatch.setattr(first, "renew_every", lambda: 3_600)  # it hears of nothing
     first.look()
     await until(lambda: len(came) == 1)
@@ -206,7 +231,9 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("wish", ["cancel", "pause"])
-async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next(manager: Any, wish: str) -> None:
+async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next(
+    manager: Any, wish: str
+) -> None:
     request = await db_call(ask, Kind.SEARCH, query="git")
     dead = {
         "lease_until": timezone.now() + timedelta(hours=1),
@@ -217,10 +244,14 @@ async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next
     await db_call(lambda: MaintenanceRequest.objects.update(**dead))
     await db_call(getattr(queue, wish), request_id=request.pk, actor="user:ann")
     assert (await now(request)).finished_at is None
-    await db_call(lambda: MaintenanceRequest.objects.update(lease_until=timezone.now() - timedelta(seconds=1)))
+    await db_call(
+        lambda: MaintenanceRequest.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    )
     here = await manager()
     here.look()
-    found = await until(lambda: _with_substate(request, {"cancel": "cancelled", "pause": "paused"}[wish]))
+    found = await until(
+        lambda: _with_substate(request, {"cancel": "cancelled", "pause": "paused"}[wish])
+    )
     assert (found.result, found.lease_until) == (None, None)
 
 
@@ -228,11 +259,16 @@ async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next
 async def test_two_workers_never_work_on_one_server_at_the_same_time(manager: Any) -> None:
     await db_call(mute)
     await db_call(add_server, "echo", tool("echo"))
-    one, two = [await db_call(ask, Kind.TEST, server="mute", in_sandbox=flag) for flag in (False, True)]
-    first, second = await manager(), await manager()
+    one, two = [
+        await db_call(ask, Kind.TEST, server="mute", in_sandbox=flag) for flag in (False, True)
+    ]
+    first = await manager()
+    second = await manager()
     await begun(first, one)
     other = await db_call(ask, Kind.TEST, server="echo")
-    assert (await ended(second, other)).state == State.COMPLETED, "another server is not kept waiting"
+    assert (await ended(second, other)).state == State.COMPLETED, (
+        "another server is not kept waiting"
+    )
     second.look()
     second.wake(two.pk)  # as whoever had read the queue a moment before
     await until(lambda: two.pk not in second._driving)
@@ -253,12 +289,16 @@ async def _taken(here: Any, request: MaintenanceRequest) -> bool:
 async def test_the_most_urgent_comes_first(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager_module, "AT_ONCE", 1)
     order = [("a", Priority.LOW), ("b", Priority.LOW), ("c", Priority.HIGH), ("d", Priority.MEDIUM)]
-    asked = [await db_call(ask, Kind.SEARCH, query=query, priority=priority) for query, priority in order]
+    asked = [
+        await db_call(ask, Kind.SEARCH, query=query, priority=priority) for query, priority in order
+    ]
     here = await manager()
     for request in asked:
         await ended(here, request)
     begun = await db_call(
-        lambda: list(MaintenanceRequest.objects.order_by("started_at").values_list("params", flat=True))
+        lambda: list(
+            MaintenanceRequest.objects.order_by("started_at").values_list("params", flat=True)
+        )
     )
     assert [params["query"] for params in begun] == ["c", "d", "a", "b"]
 
@@ -282,12 +322,16 @@ async def test_servers_that_hang_leave_room_for_requests_that_start_none(
 
 
 @pytest.mark.both_databases
-async def test_a_database_that_fails_for_a_moment_costs_nothing(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_fails_for_a_moment_costs_nothing(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await db_call(add_server, "echo", tool("echo"))
     request = await db_call(ask, Kind.TEST, server="echo")
     faults = dict.fromkeys(("_begin", "_done"), 2)
     for name in faults:
-        monkeypatch.setattr(manager_module, name, _failing(getattr(manager_module, name), faults, name))
+        monkeypatch.setattr(
+            manager_module, name, _failing(getattr(manager_module, name), faults, name)
+        )
     done = await ended(await manager(), request)
     assert (done.state, faults) == (State.COMPLETED, {"_begin": 0, "_done": 0})
     assert await db_call(ServerTest.objects.count) == 1
@@ -303,7 +347,9 @@ def _failing(real: Any, faults: dict[str, int], name: str) -> Any:
     return function
 
 
-async def test_a_fault_of_ours_is_told_without_its_text(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_ours_is_told_without_its_text(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fault(request: MaintenanceRequest, _: Any) -> None:
         raise ValueError("hunter2")
 
@@ -325,13 +371,20 @@ async def test_a_search_names_servers_with_reasons(manager: Any) -> None:
     assert 20 <= done.energy_total <= 50
 
 
-async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(manager: Any) -> None:
+async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
+    manager: Any,
+) -> None:
     here = await manager()
     fields = {"command": ["uvx", "mcp-server-git"], "description": "Git."}
-    done = await ended(here, await db_call(ask, Kind.ADD, server="git", purpose="history", fields=fields))
+    done = await ended(
+        here, await db_call(ask, Kind.ADD, server="git", purpose="history", fields=fields)
+    )
     assert (done.state, await db_call(Server.objects.count)) == (State.COMPLETED, 0)
     proposal = await db_call(
-        proposals.apply, proposal_id=done.result["proposal"], user=await db_call(ann), actor="user:ann"
+        proposals.apply,
+        proposal_id=done.result["proposal"],
+        user=await db_call(ann),
+        actor="user:ann",
     )
     assert (proposal.state, proposal.decided_by) == ("applied", "user:ann")
     server = await db_call(Server.objects.get)
@@ -357,9 +410,13 @@ async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
         ({"connect_timeout": -1}, "connect"),
     ],
 )
-async def test_what_cannot_work_is_never_proposed(manager: Any, fields: dict[str, Any], reason: str) -> None:
+async def test_what_cannot_work_is_never_proposed(
+    manager: Any, fields: dict[str, Any], reason: str
+) -> None:
     await db_call(add_server, "echo", tool("echo"))
-    done = await ended(await manager(), await db_call(ask, Kind.MODIFY, server="echo", fields=fields, reason=""))
+    done = await ended(
+        await manager(), await db_call(ask, Kind.MODIFY, server="echo", fields=fields, reason="")
+    )
     assert (done.state, reason in done.error) == (State.FAILED, True), done.error
     assert not await db_call(Proposal.objects.exists)
 
@@ -368,17 +425,25 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
     await db_call(add_server, "echo", tool("echo"))
     here = await manager()
     asked = [
-        await db_call(ask, Kind.MODIFY, server="echo", fields={"idle_timeout": n}, reason="") for n in (60.0, 70.0)
+        await db_call(ask, Kind.MODIFY, server="echo", fields={"idle_timeout": n}, reason="")
+        for n in (60.0, 70.0)
     ]
     first, second = [(await ended(here, request)).result["proposal"] for request in asked]
     await db_call(proposals.apply, proposal_id=first, user=await db_call(ann), actor="user:ann")
     assert (await db_call(Server.objects.get)).idle_timeout == 60
     with pytest.raises(Conflict, match="after this was proposed"):
-        await db_call(proposals.apply, proposal_id=second, user=await db_call(ann), actor="user:ann")
+        await db_call(
+            proposals.apply, proposal_id=second, user=await db_call(ann), actor="user:ann"
+        )
     declined = await db_call(proposals.decline, proposal_id=second, actor="user:ann")
     assert declined.state == "declined"
     gone = await ended(here, await db_call(ask, Kind.REMOVE, server="echo", reason="unused"))
-    await db_call(proposals.apply, proposal_id=gone.result["proposal"], user=await db_call(ann), actor="user:ann")
+    await db_call(
+        proposals.apply,
+        proposal_id=gone.result["proposal"],
+        user=await db_call(ann),
+        actor="user:ann",
+    )
     assert not await db_call(Server.objects.exists)
     kinds = await db_call(lambda: set(AuditEntry.objects.values_list("kind", flat=True)))
     assert {
@@ -397,14 +462,20 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
     ],
     ids=["disabled", "described"],
 )
-async def test_what_a_person_has_done_to_the_server_since_is_not_overridden(manager: Any, change: Any) -> None:
+async def test_what_a_person_has_done_to_the_server_since_is_not_overridden(
+    manager: Any, change: Any
+) -> None:
     """Also where it is nothing for which a connection would be made anew."""
     server = await db_call(add_server, "echo", tool("echo"))
-    request = await db_call(ask, Kind.MODIFY, server="echo", fields={"description": "theirs"}, reason="")
+    request = await db_call(
+        ask, Kind.MODIFY, server="echo", fields={"description": "theirs"}, reason=""
+    )
     proposal = (await ended(await manager(), request)).result["proposal"]
     await db_call(change, server)
     with pytest.raises(Conflict, match="after this was proposed"):
-        await db_call(proposals.apply, proposal_id=proposal, user=await db_call(ann), actor="user:ann")
+        await db_call(
+            proposals.apply, proposal_id=proposal, user=await db_call(ann), actor="user:ann"
+        )
     assert (await db_call(Server.objects.get)).description != "theirs"
 
 
@@ -417,16 +488,21 @@ async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
     await db_call(lambda: mute(connect_timeout=0.3))
     done = await ended(await manager(), await db_call(ask, Kind.TEST, server="mute"))
     assert [(step["step"], step["ok"]) for step in done.result["steps"]] == [
-        ("config", True), ("spawn", True), ("handshake", False),
-    ]  # fmt: skip
+        ("config", True),
+        ("spawn", True),
+        ("handshake", False),
+    ]
 
 
 @pytest.mark.both_databases
-async def test_energy_is_counted_while_it_works_and_taken_once(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_energy_is_counted_while_it_works_and_taken_once(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(manager_module, "CHARGED_EVERY", 0.05)
     await db_call(mute)
     request = await db_call(ask, Kind.TEST, server="mute")
-    here, everything = await manager(), MaintenanceRequest.objects.all()
+    here = await manager()
+    everything = MaintenanceRequest.objects.all()
     await begun(here, request)
     taken = [await until(lambda: db_call(queue.take_energy, everything)) for _ in range(3)]
     assert {key for each in taken for key in each} == {request.pk}
@@ -441,21 +517,31 @@ async def test_energy_is_counted_while_it_works_and_taken_once(manager: Any, mon
 
 async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(manager: Any) -> None:
     await db_call(add_server, "echo", tool("echo"))
-    here, user = await manager(), await db_call(ann)
+    here = await manager()
+    user = await db_call(ann)
     for on, lifecycle_then in ((False, "disabled"), (True, "active")):
-        request = await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": on}, reason="it hangs")
+        request = await db_call(
+            ask, Kind.MODIFY, server="echo", fields={"enabled": on}, reason="it hangs"
+        )
         done = await ended(here, request)
         assert done.result["fields"] == {"enabled": on}, done.error
         assert (await db_call(Server.objects.get)).enabled is not on, "until then nothing happens"
-        await db_call(proposals.apply, proposal_id=done.result["proposal"], user=user, actor="user:ann")
+        await db_call(
+            proposals.apply, proposal_id=done.result["proposal"], user=user, actor="user:ann"
+        )
         assert (await db_call(Server.objects.get)).lifecycle == lifecycle_then
-    same = await ended(here, await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": True}, reason=""))
+    same = await ended(
+        here, await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": True}, reason="")
+    )
     assert "has these values already" in same.error
 
 
-async def test_workers_may_be_told_which_kinds_of_work_are_theirs(manager: Any, settings: Any) -> None:
+async def test_workers_may_be_told_which_kinds_of_work_are_theirs(
+    manager: Any, settings: Any
+) -> None:
     await db_call(add_server, "echo", tool("echo"))
-    test, search = await db_call(ask, Kind.TEST, server="echo"), await db_call(ask, Kind.SEARCH, query="git")
+    test = await db_call(ask, Kind.TEST, server="echo")
+    search = await db_call(ask, Kind.SEARCH, query="git")
     settings.MAINTENANCE_KINDS = ["search_servers"]
     here = await manager()
     assert (await ended(here, search)).state == State.COMPLETED

@@ -1,4 +1,5 @@
-"""Newer container images: found in what a registry lists, proposed once as a change of the server, applied by a person."""
+"""Newer container images: found in what a registry lists, proposed once as a change of the server,
+applied by a person."""
 
 from __future__ import annotations
 
@@ -34,9 +35,16 @@ def next_version(before: RegistryEntry, version: str, *packages: dict[str, Any])
     """What a reading of the registry leaves when it lists another version."""
     RegistryEntry.objects.filter(pk=before.pk).update(is_latest=False)
     return RegistryEntry.objects.create(
-        source=before.source, name=before.name, version=version, status="active", is_latest=True, kinds="oci",
-        document=json.dumps({"packages": packages}), sha256="b" * 64, seen_at=before.seen_at,
-    )  # fmt: skip
+        source=before.source,
+        name=before.name,
+        version=version,
+        status="active",
+        is_latest=True,
+        kinds="oci",
+        document=json.dumps({"packages": packages}),
+        sha256="b" * 64,
+        seen_at=before.seen_at,
+    )
 
 
 @pytest.fixture
@@ -65,12 +73,20 @@ def test_a_newer_image_is_proposed_once_and_applied_as_a_draft_that_waits_for_it
     assert newer_images.ask_new() == [], "once"
     request = MaintenanceRequest.objects.get()
     assert (request.kind, request.server_slug, request.requested_by, request.priority) == (
-        Kind.MODIFY, "clock", "registry:official", Priority.LOW,
-    )  # fmt: skip
+        Kind.MODIFY,
+        "clock",
+        "registry:official",
+        Priority.LOW,
+    )
     proposal = worked(request)
-    old, new = server.command, proposal.fields["command"]
-    assert [a for a, b in zip(old, new, strict=True) if a != b] == [f"{registry.host}/acme/notes@{DIGEST}"]
-    assert f"{registry.host}/acme/notes@{registry.digest}" in new, "what the tag leads to, and not the tag"
+    old = server.command
+    new = proposal.fields["command"]
+    assert [a for a, b in zip(old, new, strict=True) if a != b] == [
+        f"{registry.host}/acme/notes@{DIGEST}"
+    ]
+    assert f"{registry.host}/acme/notes@{registry.digest}" in new, (
+        "what the tag leads to, and not the tag"
+    )
     assert "version 1.3.0" in proposal.reason
     assert "requires more values: environment REGION" in proposal.reason
     proposals.apply(proposal_id=proposal.pk, user=ann(), actor="user:ann")
@@ -94,7 +110,8 @@ def test_a_newer_image_is_proposed_once_and_applied_as_a_draft_that_waits_for_it
 def test_a_version_that_its_registry_has_taken_back_since_is_not_applied(
     server: Server, registry: images.Images, changed: dict[str, str] | None, why: str
 ) -> None:
-    before, found = RegistryEntry.objects.get(), f"{registry.host}/acme/notes"
+    before = RegistryEntry.objects.get()
+    found = f"{registry.host}/acme/notes"
     entry = next_version(before, "1.3.0", package(f"{found}:1.0.0"))
     assert newer_images.ask_new() == [server.slug]
     proposal = worked(MaintenanceRequest.objects.get())
@@ -102,7 +119,9 @@ def test_a_version_that_its_registry_has_taken_back_since_is_not_applied(
         entry.delete()
     else:
         other = json.dumps({"packages": [package(f"{found}@sha256:{'0' * 64}")]})
-        changed = {name: other if value == "another digest" else value for name, value in changed.items()}
+        changed = {
+            name: other if value == "another digest" else value for name, value in changed.items()
+        }
         RegistryEntry.objects.filter(pk=entry.pk).update(**changed)
     with pytest.raises(Conflict, match=why):
         proposals.apply(proposal_id=proposal.pk, user=ann(), actor="user:ann")
@@ -133,14 +152,20 @@ def test_nothing_is_proposed_where_nobody_wants_it_or_it_is_no_newer_image_of_th
     Server.objects.filter(pk=server.pk).update(command=["my-own", "notes"])
     assert newer_images.ask_new() == [], "people have made another server of it"
     assert not MaintenanceRequest.objects.exists()
-    assert RegistryEntry.objects.get(servers=server).version == "1.3.2", "the newest of which it starts the image"
+    assert RegistryEntry.objects.get(servers=server).version == "1.3.2", (
+        "the newest of which it starts the image"
+    )
 
 
 def test_the_registry_of_an_image_that_is_the_same_is_asked_once(
     server: Server, registry: images.Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(found_images, "digest_now", lambda entry, way: asked.append(way.identifier) or DIGEST)
-    entry = next_version(RegistryEntry.objects.get(), "1.3.0", package(f"{registry.host}/acme/notes:1.0.0"))
+    monkeypatch.setattr(
+        found_images, "digest_now", lambda entry, way: asked.append(way.identifier) or DIGEST
+    )
+    entry = next_version(
+        RegistryEntry.objects.get(), "1.3.0", package(f"{registry.host}/acme/notes:1.0.0")
+    )
     assert (newer_images.ask_new(), newer_images.ask_new()) == ([], [])
     assert (len(asked), entry.servers.get()) == (1, server)

@@ -1,4 +1,5 @@
-"""Trials that repeat by the clock and on a new version, and who hears that a server behaves otherwise."""
+"""Trials that repeat by the clock and on a new version, and who hears that a server behaves
+otherwise."""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ def test_only_servers_that_people_have_chosen_are_tried_by_the_clock() -> None:
     tasks.try_due()
     asked = MaintenanceRequest.objects.get()
     assert (asked.kind, asked.params, asked.requested_by, asked.priority) == (
-        Kind.TRY, {"server": "new"}, "clock", Priority.LOW,
-    )  # fmt: skip
+        Kind.TRY,
+        {"server": "new"},
+        "clock",
+        Priority.LOW,
+    )
     assert settings.TICKS["subagents.tasks.try_due"] == 60
     now = timezone.now()
     assert repeating.ask_due(now + timedelta(days=9)) == [], "one at a time"
@@ -50,7 +54,8 @@ def test_only_servers_that_people_have_chosen_are_tried_by_the_clock() -> None:
 
 
 def test_another_version_is_tried_soon_but_not_again_and_again() -> None:
-    server, now = newcomer(trial_hours=24), timezone.now()
+    server = newcomer(trial_hours=24)
+    now = timezone.now()
     repeating.ask_due(now)
     end_all()
     TrialReport.objects.create(server=server, verdict="ok", version="1", created_at=now)
@@ -58,27 +63,47 @@ def test_another_version_is_tried_soon_but_not_again_and_again() -> None:
         Server.objects.update(server_info={"name": "new", "version": version})
         assert repeating.ask_due(now + timedelta(hours=2)) == due
     end_all()
-    assert repeating.ask_due(now + timedelta(minutes=30)) == [], "also if it calls itself otherwise each time"
+    assert repeating.ask_due(now + timedelta(minutes=30)) == [], (
+        "also if it calls itself otherwise each time"
+    )
 
 
 def start(**facts: Any) -> dict[str, Any]:
-    usual = {"era": "legacy", "network": "closed", "ok": True, "code": "", "error": "", "server": {"version": "1"}}
+    usual = {
+        "era": "legacy",
+        "network": "closed",
+        "ok": True,
+        "code": "",
+        "error": "",
+        "server": {"version": "1"},
+    }
     return usual | {"tools": 1, "left_out": 0, "connect_ms": 90.0, "list_ms": 2.0} | facts
 
 
 def tool(name: str) -> dict[str, Any]:
     return {
-        "name": name, "hash": name, "reads": True, "destroys": False, "closed_world": True, "tokens": 5, "severity": 0,
-        "found": [], "schema": "", "call": {"outcome": "ok", "ms": 1.0},
-    }  # fmt: skip
+        "name": name,
+        "hash": name,
+        "reads": True,
+        "destroys": False,
+        "closed_world": True,
+        "tokens": 5,
+        "severity": 0,
+        "found": [],
+        "schema": "",
+        "call": {"outcome": "ok", "ms": 1.0},
+    }
 
 
 def reported(actor: str, *names: str) -> TrialReport:
     """What the last step writes of a trial in which the server told of these tools."""
     request = queue.ask(kind=Kind.TRY, params={"server": "new"}, actor=actor)
     request.notes = {
-        "starts": [start()], "tools": [tool(name) for name in names], "opened": [], "revision": Server.objects.get().revision,
-    }  # fmt: skip
+        "starts": [start()],
+        "tools": [tool(name) for name in names],
+        "opened": [],
+        "revision": Server.objects.get().revision,
+    }
     trials.keep_report(request, None)
     queue.end(request, State.COMPLETED, result=request.result)
     return TrialReport.objects.get(request=request)
@@ -87,14 +112,19 @@ def reported(actor: str, *names: str) -> TrialReport:
 def test_another_behaviour_is_told_by_the_houses_notifications_and_on_the_servers_page() -> None:
     newcomer()
     outbox.save_channel(
-        channel=Channel(name="mail", kind="email", addresses=["ops@example.org"], events=["trial"]), actor="test"
+        channel=Channel(name="mail", kind="email", addresses=["ops@example.org"], events=["trial"]),
+        actor="test",
     )
     reported("clock", "look")
     same = reported("clock", "look")
     assert (same.differences, Delivery.objects.count()) == ([], 0)
     reported("clock", "look", "more")
     told = Delivery.objects.get().facts
-    assert (told["type"], told["data"]["server"], told["data"]["reason"]) == ("server.trial", "new", "New tools: more.")
+    assert (told["type"], told["data"]["server"], told["data"]["reason"]) == (
+        "server.trial",
+        "new",
+        "New tools: more.",
+    )
     assert ServerEvent.objects.get(kind="trial").message.endswith("New tools: more.")
 
 

@@ -1,4 +1,5 @@
-"""Nobody starts a server while the run of a model that works on it may still have it started, whoever stopped what."""
+"""Nobody starts a server while the run of a model that works on it may still have it started,
+whoever stopped what."""
 
 from __future__ import annotations
 
@@ -59,26 +60,33 @@ def died(request: MaintenanceRequest) -> None:
 
 def stood_still(monkeypatch: pytest.MonkeyPatch, request: MaintenanceRequest) -> None:
     """As if the cycles of whoever supervises it had ended."""
-    monkeypatch.setattr(supervision, "why_still", lambda each: "still" if each.pk == request.pk else "")
+    monkeypatch.setattr(
+        supervision, "why_still", lambda each: "still" if each.pk == request.pk else ""
+    )
 
 
 STOPS: dict[str, Callable[[MaintenanceRequest, Lease], object]] = {
     "its worker stops": lambda request, lease: request_lease.release(lease),
     "paused while nobody holds it": lambda request, lease: (
-        request_lease.release(lease), queue.pause(request_id=request.pk, actor="user:ann"),
+        request_lease.release(lease),
+        queue.pause(request_id=request.pk, actor="user:ann"),
     ),
     "cancelled while nobody holds it": lambda request, lease: (
-        request_lease.release(lease), queue.cancel(request_id=request.pk, actor="user:ann"),
+        request_lease.release(lease),
+        queue.cancel(request_id=request.pk, actor="user:ann"),
     ),
     "its worker cannot wait longer": lambda request, lease: (
-        request_lease.cut_run(lease, Meter()), request_lease.failed(lease, Meter(), "crashed"),
+        request_lease.cut_run(lease, Meter()),
+        request_lease.failed(lease, Meter(), "crashed"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("stop", STOPS)
-async def test_another_may_start_the_server_once_the_run_has_ended(worked_on: Any, stop: str) -> None:
+async def test_another_may_start_the_server_once_the_run_has_ended(
+    worked_on: Any, stop: str
+) -> None:
     def story() -> None:
         request, lease, run = worked_on()
         other = ask(Kind.TRY, server="echo")
@@ -90,7 +98,9 @@ async def test_another_may_start_the_server_once_the_run_has_ended(worked_on: An
     await db_call(story)
 
 
-async def test_its_own_steps_wait_for_a_run_that_was_given_up_or_left_behind(worked_on: Any) -> None:
+async def test_its_own_steps_wait_for_a_run_that_was_given_up_or_left_behind(
+    worked_on: Any,
+) -> None:
     def story() -> None:
         _, lease, run = worked_on()
         manager._done(lease, Meter(), by_model.STEP, None)  # its patience is over
@@ -103,7 +113,9 @@ async def test_its_own_steps_wait_for_a_run_that_was_given_up_or_left_behind(wor
     await db_call(story)
 
 
-async def test_a_request_that_is_resumed_waits_for_the_run_that_its_pause_has_stopped(worked_on: Any) -> None:
+async def test_a_request_that_is_resumed_waits_for_the_run_that_its_pause_has_stopped(
+    worked_on: Any,
+) -> None:
     def story() -> None:
         request, lease, run = worked_on()
         request_lease.release(lease)

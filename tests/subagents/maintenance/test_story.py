@@ -1,4 +1,5 @@
-"""The whole way of a server: found in a registry, installed, tried, approved by people, called by the agent that asked."""
+"""The whole way of a server: found in a registry, installed, tried, approved by people, called by
+the agent that asked."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ from tests.subagents.maintenance.test_manager import ann
 
 __all__ = ["journal", "packages", "site"]  # fixtures
 PING = {
-    "name": "ping", "description": "Answers with a word.", "inputSchema": {"type": "object"},
+    "name": "ping",
+    "description": "Answers with a word.",
+    "inputSchema": {"type": "object"},
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
-}  # fmt: skip
+}
 HELLO = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {}},
@@ -66,9 +69,19 @@ def published(served: Packages, kind: str) -> dict[str, Any]:
     """The package, in its index; what a registry says of it."""
     if kind == "pypi":
         served.add_wheel("pong", "1.0", {"pong.py": IN_PYTHON}, program="pong = pong:main")
-        return {"registryType": kind, "identifier": "pong", "version": "1.0", "packageArguments": ARGUMENTS}
+        return {
+            "registryType": kind,
+            "identifier": "pong",
+            "version": "1.0",
+            "packageArguments": ARGUMENTS,
+        }
     served.add_npm("@pong/server", "1.0.0", {"main.js": IN_NODE}, bin={"pong": "main.js"})
-    return {"registryType": kind, "identifier": "@pong/server", "version": "1.0.0", "packageArguments": ARGUMENTS}
+    return {
+        "registryType": kind,
+        "identifier": "@pong/server",
+        "version": "1.0.0",
+        "packageArguments": ARGUMENTS,
+    }
 
 
 def listed(address: str) -> RegistryEntry:
@@ -87,18 +100,23 @@ def chosen(proposal: int, found: RegistryEntry) -> Install:
 
 
 def made_of(install: Install) -> Server:
-    """Its lock is approved, it is installed, a server is made of it, and that one's launch confirmed."""
+    """Its lock is approved, it is installed, a server is made of it, and that one's launch
+    confirmed."""
     work.work(install_id=install.pk)
     install.refresh_from_db()
     requests.approve(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
     work.work(install_id=install.pk)
     server = requests.use(install=install, actor="user:ann")
-    return lifecycle.confirm_launch(server=server, actor="user:eve", launch_hash=server.launch_hash())
+    return lifecycle.confirm_launch(
+        server=server, actor="user:eve", launch_hash=server.launch_hash()
+    )
 
 
 def messages(request: MaintenanceRequest) -> list[Any]:
     return list(
-        MaintenanceMessage.objects.filter(request=request, kind="tool_available").values_list("data", flat=True)
+        MaintenanceMessage.objects.filter(request=request, kind="tool_available").values_list(
+            "data", flat=True
+        )
     )
 
 
@@ -116,13 +134,20 @@ async def test_a_server_is_found_installed_tried_approved_and_called(
     await db_call(add_server, "echo")  # and the agent with its endpoint
     with fake.running() as registry:
         registry.entries = [
-            entry("io.example/pong", "1.0.0", description="Answers", packages=[published(packages, kind)])
+            entry(
+                "io.example/pong",
+                "1.0.0",
+                description="Answers",
+                packages=[published(packages, kind)],
+            )
         ]
         found = await db_call(listed, registry.url)
-    sub_agent, agent = await manager(), await db_call(Agent.objects.get, slug="ann")
+    sub_agent = await manager()
+    agent = await db_call(Agent.objects.get, slug="ann")
 
     asked = await ended(
-        sub_agent, await db_call(ask, Kind.ADD, actor="agent:ann", agent=agent, server="pong", purpose="x")
+        sub_agent,
+        await db_call(ask, Kind.ADD, actor="agent:ann", agent=agent, server="pong", purpose="x"),
     )
     assert [each["name"] for each in asked.result["registry_entries"]] == ["io.example/pong"]
     assert not await db_call(Install.objects.exists), "it only proposes"
@@ -137,12 +162,20 @@ async def test_a_server_is_found_installed_tried_approved_and_called(
     tried = await ended(sub_agent, await db_call(ask, Kind.TRY, server="pong", for_agent="ann"))
     report = await db_call(TrialReport.objects.get, pk=tried.result["report"])
     assert report.verdict == "ok", report.findings
-    await db_call(proposals.apply, proposal_id=tried.result["proposal"], user=await db_call(ann), actor="user:ann")
+    await db_call(
+        proposals.apply,
+        proposal_id=tried.result["proposal"],
+        user=await db_call(ann),
+        actor="user:ann",
+    )
     assert await db_call(messages, asked) == [{"server": "pong", "tools": ["ping"]}]
     assert await db_call(status, asked) == report.verdict
 
     here = await site()
     outcome = await here.call("pong__ping")
-    assert (outcome.state, outcome.result["content"][0]["text"]) == (State.SUCCEEDED, "pong --zone CET")
+    assert (outcome.state, outcome.result["content"][0]["text"]) == (
+        State.SUCCEEDED,
+        "pong --zone CET",
+    )
     record = await db_call(Invocation.objects.exclude(origin="trial").get)
     assert (record.server_slug, record.tool_name, record.agent_slug) == ("pong", "ping", "ann")

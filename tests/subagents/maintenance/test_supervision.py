@@ -1,4 +1,5 @@
-"""The sub-agent works only while it is switched on, and while the cycles of whoever supervises the work go on."""
+"""The sub-agent works only while it is switched on, and while the cycles of whoever supervises the
+work go on."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from subagents.domain.maintenance import Kind, State
 from subagents.effort import agents, cycle
 from subagents.maintenance import queue, supervision
 from subagents.maintenance.tools import status
-from subagents.models import EffortAgent, ExpertTool, LanguageModel, MaintenanceMessage, MaintenanceRequest, Provider
+from subagents.models import (
+    EffortAgent,
+    ExpertTool,
+    LanguageModel,
+    MaintenanceMessage,
+    MaintenanceRequest,
+    Provider,
+)
 from subagents.services import experts
 from tests.subagents.maintenance.conftest import ask, ended, now
 from tests.subagents.maintenance.test_manager import begun, children, mute
@@ -28,9 +36,13 @@ OUT = 'the cycles of "expert.guard" are paused'
 
 def guard(**fields: Any) -> EffortAgent:
     """A hosted agent whose cycles a worker drives."""
-    model = LanguageModel.objects.create(provider=Provider.objects.create(slug="p", kind="scripted"), name="m")
+    model = LanguageModel.objects.create(
+        provider=Provider.objects.create(slug="p", kind="scripted"), name="m"
+    )
     expert = experts.save_expert(
-        expert=ExpertTool(name="guard", description="Guards.", arguments=TEXT), targets=[model], actor="test"
+        expert=ExpertTool(name="guard", description="Guards.", arguments=TEXT),
+        targets=[model],
+        actor="test",
     )
     row = agents.save_effort_agent(row=EffortAgent(expert=expert, **fields), actor="test")
     asleep(True)
@@ -38,7 +50,8 @@ def guard(**fields: Any) -> EffortAgent:
 
 
 def asleep(on: bool) -> None:
-    """Its worker gives it back, or takes it again; nothing renews it here, so it is taken for long."""
+    """Its worker gives it back, or takes it again; nothing renews it here, so it is taken for
+    long."""
     EffortAgent.objects.update(lease_until=None)
     if on:
         assert cycle.take(EffortAgent.objects.get().pk, worker="w")
@@ -60,12 +73,17 @@ def switched(on: bool) -> None:
     ids=["switched off", "supervisor of the site", "supervisor of the request"],
 )
 async def test_what_is_queued_stays_so_and_what_runs_halts_and_goes_on_where_it_was(
-    manager: Any, fields: dict[str, Any] | None, supervisor: str, steer: Callable[[bool], None], says: str
+    manager: Any,
+    fields: dict[str, Any] | None,
+    supervisor: str,
+    steer: Callable[[bool], None],
+    says: str,
 ) -> None:
     if fields is not None:
         await db_call(guard, **fields)
     await db_call(mute)
-    here, running = await manager(), await db_call(ask, Kind.TEST, server="mute", supervisor=supervisor)
+    here = await manager()
+    running = await db_call(ask, Kind.TEST, server="mute", supervisor=supervisor)
     await begun(here, running)
     await db_call(steer, False)
     waiting = await db_call(ask, Kind.SEARCH, query="git", supervisor=supervisor)
@@ -73,7 +91,11 @@ async def test_what_is_queued_stays_so_and_what_runs_halts_and_goes_on_where_it_
     assert (halted.state, halted.substate, halted.step) == (State.IN_PROGRESS, "", 1)
     assert not children("mute.py"), "with what it has started"
     assert says in (await db_call(status, halted))["message"]
-    told = await db_call(lambda: [each.data["message"] for each in MaintenanceMessage.objects.filter(request=running)])
+    told = await db_call(
+        lambda: [
+            each.data["message"] for each in MaintenanceMessage.objects.filter(request=running)
+        ]
+    )
     assert says in told[-1]
     here.look()
     await here._looking
@@ -97,10 +119,17 @@ def test_what_is_off_may_still_be_cancelled_and_each_switching_stands_in_the_log
     request = ask(Kind.SEARCH, query="git")
     switched(False)
     assert not supervision.switch(on=False, actor="user:ann"), "it is off already"
-    MaintenanceRequest.objects.update(lease_until=database_now() - timedelta(seconds=1), worker="dead")
+    MaintenanceRequest.objects.update(
+        lease_until=database_now() - timedelta(seconds=1), worker="dead"
+    )
     queue.cancel(request_id=request.pk, actor="user:ann")
-    assert queue.due(database_now(), 9) == [request.pk], "whose worker has died is ended all the same"
+    assert queue.due(database_now(), 9) == [request.pk], (
+        "whose worker has died is ended all the same"
+    )
     entry = AuditEntry.objects.filter(kind="configuration.changed").latest("id")
-    assert (json.loads(entry.body)["sub_agent"], Configuration.load().sub_agent_enabled) == (False, False)
+    assert (json.loads(entry.body)["sub_agent"], Configuration.load().sub_agent_enabled) == (
+        False,
+        False,
+    )
     with pytest.raises(NotFound, match="No hosted agent"):
         ask(Kind.SEARCH, query="git", supervisor="nobody")

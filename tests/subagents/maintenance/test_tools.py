@@ -1,4 +1,5 @@
-"""The four tools: shown where an endpoint has them, quick whatever the sub-agent does, and only about one's own requests."""
+"""The four tools: shown where an endpoint has them, quick whatever the sub-agent does, and only
+about one's own requests."""
 
 from __future__ import annotations
 
@@ -39,13 +40,17 @@ def furnished() -> None:
 
 
 async def call(here: Any, name: str, agent: str = "ann", **arguments: Any) -> CallOutcome:
-    return await here.engine.call(CallRequest(here.engine.catalogue("default", agent), name, arguments, "http"))
+    return await here.engine.call(
+        CallRequest(here.engine.catalogue("default", agent), name, arguments, "http")
+    )
 
 
 async def said(here: Any, name: str, agent: str = "ann", **arguments: Any) -> dict[str, Any]:
     outcome = await call(here, name, agent, **arguments)
     assert outcome.result is not None, outcome
-    return outcome.result["structuredContent"] | ({"failed": True} if outcome.result.get("isError") else {})
+    return outcome.result["structuredContent"] | (
+        {"failed": True} if outcome.result.get("isError") else {}
+    )
 
 
 async def test_they_are_shown_where_the_endpoint_has_them(site: Any) -> None:
@@ -63,23 +68,40 @@ async def test_they_are_shown_where_the_endpoint_has_them(site: Any) -> None:
 async def test_a_server_is_asked_for_watched_and_cancelled(site: Any, manager: Any) -> None:
     await db_call(furnished)
     here = await site()
-    made = await said(here, "mcp_request_server_addition", serverName="git", purpose="history", priority="high")
+    made = await said(
+        here, "mcp_request_server_addition", serverName="git", purpose="history", priority="high"
+    )
     key = made["requestId"]
     assert (made["state"], made["progress"], made["error"]) == ("queued", 0, None)
     row = await db_call(MaintenanceRequest.objects.get)
-    assert (row.kind, row.priority, row.agent, row.params["purpose"]) == (Kind.ADD, 3, "ann", "history")
-    assert (await said(here, "mcp_check_subagent_status", agent="bob", requestId=key))["error"] == "NOT_FOUND"
-    assert (await said(here, "mcp_cancel_subagent_work", agent="bob", requestId=key, reason="x"))["failed"]
+    assert (row.kind, row.priority, row.agent, row.params["purpose"]) == (
+        Kind.ADD,
+        3,
+        "ann",
+        "history",
+    )
+    assert (await said(here, "mcp_check_subagent_status", agent="bob", requestId=key))[
+        "error"
+    ] == "NOT_FOUND"
+    assert (await said(here, "mcp_cancel_subagent_work", agent="bob", requestId=key, reason="x"))[
+        "failed"
+    ]
     again = await said(here, "mcp_request_server_addition", serverName="git", purpose="history")
     assert again["requestId"] == key, "asked twice, made once"
     worker = await manager()
     await ended(worker, row)
     await worker.stop()  # nobody takes what is asked from here on
     done = await said(here, "mcp_check_subagent_status", requestId=key)
-    assert (done["state"], done["progress"], done["result"]["waits_for"]) == ("completed", 100, "a person")
+    assert (done["state"], done["progress"], done["result"]["waits_for"]) == (
+        "completed",
+        100,
+        "a person",
+    )
     assert not await db_call(Server.objects.filter(slug="git").exists)
     other = await said(here, "mcp_request_server_addition", serverName="time", purpose="clock")
-    over = await said(here, "mcp_cancel_subagent_work", requestId=other["requestId"], reason="found another way")
+    over = await said(
+        here, "mcp_cancel_subagent_work", requestId=other["requestId"], reason="found another way"
+    )
     assert (over["state"], over["error"]) == ("failed", "cancelled: found another way")
 
 
@@ -87,7 +109,9 @@ async def test_each_agent_is_told_its_own_tools(site: Any) -> None:
     await db_call(furnished)
     here = await site()
     told = {
-        agent: {each["name"] for each in (await said(here, "mcp_list_available_tools", agent))["tools"]}
+        agent: {
+            each["name"] for each in (await said(here, "mcp_list_available_tools", agent))["tools"]
+        }
         for agent in ("ann", "bob")
     }
     assert "echo__echo" in told["ann"]
@@ -100,13 +124,18 @@ async def test_the_list_says_what_a_call_will_cost_and_is_there_without_that_too
     def prepared() -> None:
         furnished()
         usage = {"seconds": 4.0, "length": 10.0, "median": 4.0, "p95": 4.0}
-        ToolUsage.objects.create(tool=Tool.objects.get(), calls=195, counted_at=timezone.now(), **usage)
+        ToolUsage.objects.create(
+            tool=Tool.objects.get(), calls=195, counted_at=timezone.now(), **usage
+        )
 
     await db_call(prepared)
     here = await site()
 
     async def costs() -> dict[str, float | None]:
-        return {each["name"]: each.get("estimatedEnergyCost") for each in (await said(here, LIST))["tools"]}
+        return {
+            each["name"]: each.get("estimatedEnergyCost")
+            for each in (await said(here, LIST))["tools"]
+        }
 
     told = await costs()
     assert told["echo__echo"] == pytest.approx(8, abs=0.3), "two units for each of its four seconds"
@@ -128,10 +157,13 @@ async def test_bad_arguments_are_refused_before_anything_is_queued(site: Any) ->
     assert not await db_call(MaintenanceRequest.objects.exists)
 
 
-async def test_they_answer_at_once_while_a_server_that_hangs_is_tested(site: Any, manager: Any) -> None:
+async def test_they_answer_at_once_while_a_server_that_hangs_is_tested(
+    site: Any, manager: Any
+) -> None:
     await db_call(furnished)
     await db_call(lambda: add_server("mute", connect_timeout=FOREVER))
-    here, sub_agent = await site(), await manager()
+    here = await site()
+    sub_agent = await manager()
     idle = [await _timed(here) for _ in range(20)]
     request = await db_call(ask, Kind.TEST, server="mute")
     sub_agent.look()
@@ -174,7 +206,9 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await db_call(furnished)
-    here, began, go_on = await site(), threading.Event(), threading.Event()
+    here = await site()
+    began = threading.Event()
+    go_on = threading.Event()
     real = queue.ask
 
     def slow(**facts: Any) -> MaintenanceRequest:
@@ -183,7 +217,9 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
         return real(**facts)
 
     monkeypatch.setattr(queue, "ask", slow)
-    calling = asyncio.ensure_future(call(here, "mcp_request_server_addition", serverName="git", purpose="x"))
+    calling = asyncio.ensure_future(
+        call(here, "mcp_request_server_addition", serverName="git", purpose="x")
+    )
     assert await asyncio.to_thread(began.wait, HANG_LIMIT)
     calling.cancel()
     await asyncio.wait({calling})
@@ -192,23 +228,31 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
     await until(lambda: db_call(Invocation.objects.filter(state=State.UNKNOWN).exists))
 
 
-async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(site: Any, manager: Any) -> None:
+async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(
+    site: Any, manager: Any
+) -> None:
     await db_call(furnished)
-    here, ann = await site(), await db_call(Agent.objects.get, slug="ann")
+    here = await site()
+    ann = await db_call(Agent.objects.get, slug="ann")
     request = await db_call(ask, Kind.SEARCH, query="x", agent=ann)
     heard: list[str] = []
     wait = {"requestId": request.pk, "waitSeconds": 50}
     entry = CallRequest(
-        here.engine.catalogue("default", "ann"), "mcp_check_subagent_status", wait, "http",
+        here.engine.catalogue("default", "ann"),
+        "mcp_check_subagent_status",
+        wait,
+        "http",
         on_progress=lambda done, total, message: heard.append(str(message)),
-    )  # fmt: skip
+    )
     waiting = asyncio.create_task(here.engine.call(entry))
     await db_call(queue.tell, request, MessageKind.STATUS, progress=1, message="Looking.")
     await db_call(MaintenanceRequest.objects.update, message="Looking.")
     await until(lambda: heard == ["Looking."])
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    over = Invocation.objects.exclude(state=State.DISPATCHED).filter(exposed_name="mcp_check_subagent_status")
+    over = Invocation.objects.exclude(state=State.DISPATCHED).filter(
+        exposed_name="mcp_check_subagent_status"
+    )
     call_state = await until(lambda: db_call(over.values_list("state", flat=True).first))
     assert call_state in (State.CANCELLED, State.NOT_SENT), "nothing was done by it"
     row = await db_call(MaintenanceRequest.objects.get)
@@ -216,6 +260,8 @@ async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(site
     soon = await said(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=1)
     assert soon["state"] == "queued", "it comes when the time is over, too"
     await ended(await manager(), request)
-    assert (await said(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=50))["state"] == "completed"
+    assert (await said(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=50))[
+        "state"
+    ] == "completed"
     too_long = await call(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=51)
     assert too_long.state == State.DENIED

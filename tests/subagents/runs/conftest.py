@@ -30,7 +30,8 @@ from tests.waiting import HANG_LIMIT, until
 
 @pytest.fixture
 def bench(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)  # no broker: tests drive by hand
+    # no broker: tests drive by hand
+    monkeypatch.setattr("subagents.services.runs.wake", lambda run_id: None)
     journal = (
         settings.VAR_DIR / "journal"
     )  # the same name in every test: it is part of a server's row, which is remembered
@@ -42,7 +43,8 @@ def bench(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 class Worker:
     def __init__(self, engine: Engine, runs: RunEngine) -> None:
-        self.engine, self.runs = engine, runs
+        self.engine = engine
+        self.runs = runs
 
     async def drive(self, run: Run) -> Run:
         """Work on it until it has ended or sleeps."""
@@ -62,9 +64,12 @@ class Worker:
 
 
 @pytest.fixture
-async def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
+async def worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., Any]]:
     """``await worker()`` starts one. All stop at the end, and every invariant must hold."""
-    monkeypatch.setattr(leases, "LEASE", timedelta(seconds=HANG_LIMIT))  # a busy machine may renew none in ten seconds
+    # a busy machine may renew none in ten seconds
+    monkeypatch.setattr(leases, "LEASE", timedelta(seconds=HANG_LIMIT))
     made: list[Worker] = []
 
     async def make(**options: Any) -> Worker:
@@ -82,7 +87,9 @@ async def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 @pytest.fixture
-async def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
+async def working(
+    worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., Any]]:
     """``await working()`` starts a worker that is woken as runs are started, and by a clock."""
     clocks: list[asyncio.Task[None]] = []
 
@@ -91,12 +98,19 @@ async def working(worker: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         while True:
             await asyncio.sleep(1)
             with suppress(OperationalError):  # still busy: the next tick looks again
-                for run_id in [*await db_call(runs.due, timezone.now()), *await db_call(runs.decided)]:
+                for run_id in [
+                    *await db_call(runs.due, timezone.now()),
+                    *await db_call(runs.decided),
+                ]:
                     here.runs.wake(run_id)
 
     async def make(**options: Any) -> Any:
-        here, loop = await worker(**options), asyncio.get_running_loop()
-        monkeypatch.setattr("subagents.services.runs.wake", lambda run: loop.call_soon_threadsafe(here.runs.wake, run))
+        here = await worker(**options)
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(
+            "subagents.services.runs.wake",
+            lambda run: loop.call_soon_threadsafe(here.runs.wake, run),
+        )
         clocks.append(asyncio.ensure_future(clock(here)))
         return here
 

@@ -1,10 +1,12 @@
-"""A program: workers on runs, one after the other, each killed with SIGKILL, at a random moment or at a failpoint.
+"""A program: workers on runs, one after the other, each killed with SIGKILL, at a random moment or
+at a failpoint.
 
-Arguments: seed, kills, and the longest life in milliseconds or ``failpoints``. The parent has imported
-everything and holds no thread and no connection, so that a worker is a fork and its life can be a few
-milliseconds. Three of four workers are told whom they replace, as the supervisor does; the others have to wait for
-leases. After the last kill one worker is left alone until nothing is open. Prints as JSON how many kills hit a worker,
-by failpoint, and how many runs were taken from the dead.
+Arguments: seed, kills, and the longest life in milliseconds or ``failpoints``. The parent has
+imported everything and holds no thread and no connection, so that a worker is a fork and its life
+can be a few milliseconds. Three of four workers are told whom they replace, as the supervisor does;
+the others have to wait for leases. After the last kill one worker is left alone until nothing is
+open. Prints as JSON how many kills hit a worker, by failpoint, and how many runs were taken from
+the dead.
 """
 
 from __future__ import annotations
@@ -46,17 +48,19 @@ from subagents.services import runs
 from tests import speed
 from tests.waiting import HANG_LIMIT
 
-# The dead are found soon instead of after ten seconds, their calls instead of after a minute.
-# All of it grows with the slowness of the machine, which must not take a living worker's work for lost.
+# The dead are found soon instead of after ten seconds, their calls instead of after a minute. All
+# of it grows with the slowness of the machine, which must not take a living worker's work for lost.
 SLOWDOWN = speed.slowdown()
-leases.LEASE, leases.RENEW_EVERY = timedelta(seconds=1.5 * SLOWDOWN), 0.3
+leases.LEASE = timedelta(seconds=1.5 * SLOWDOWN)
+leases.RENEW_EVERY = 0.3
 leases.AT_RISK = timedelta(seconds=0.5 * SLOWDOWN)
 assert rows._LEASE_GRACE  # a name that has moved would change nothing
 rows._LEASE_GRACE = timedelta(seconds=3 * SLOWDOWN)
 
 
 async def at_once() -> None:
-    """No model is asked, and no token counted, with litellm, which each worker would load for four seconds."""
+    """No model is asked, and no token counted, with litellm, which each worker would load for four
+    seconds."""
 
 
 assert client.ready
@@ -65,36 +69,73 @@ client.ready = at_once
 tokens._tiktoken = lambda name: tokens.estimated
 
 SLOWLY = {"steps": 2, "pause": 0.02}
-SCRIPT: Script = load({
-    "writer": {
-        "turns": [
-            {"calls": [{"name": "slow__write", "arguments": {"text": "{{ user.json.text }} a", **SLOWLY}},
-                       {"name": "slow__read", "arguments": {"text": "{{ user.json.text }} r", **SLOWLY}},
-                       {"name": "slow__write", "arguments": {"text": "{{ user.json.text }} b", **SLOWLY}}]},
-            {"calls": [{"name": "slow__read", "arguments": {"text": "{{ user.json.text }} s", **SLOWLY}},
-                       {"name": "slow__write", "arguments": {"text": "{{ user.json.text }} c", **SLOWLY}}]},
-            {"text": "done"},
-        ],
+SCRIPT: Script = load(
+    {
+        "writer": {
+            "turns": [
+                {
+                    "calls": [
+                        {
+                            "name": "slow__write",
+                            "arguments": {"text": "{{ user.json.text }} a", **SLOWLY},
+                        },
+                        {
+                            "name": "slow__read",
+                            "arguments": {"text": "{{ user.json.text }} r", **SLOWLY},
+                        },
+                        {
+                            "name": "slow__write",
+                            "arguments": {"text": "{{ user.json.text }} b", **SLOWLY},
+                        },
+                    ]
+                },
+                {
+                    "calls": [
+                        {
+                            "name": "slow__read",
+                            "arguments": {"text": "{{ user.json.text }} s", **SLOWLY},
+                        },
+                        {
+                            "name": "slow__write",
+                            "arguments": {"text": "{{ user.json.text }} c", **SLOWLY},
+                        },
+                    ]
+                },
+                {"text": "done"},
+            ],
+        }
     }
-})  # fmt: skip
+)
 
 
 async def complete(target: Target, messages: list, tools: list, **more: object) -> Reply:
-    """The scripted model without a network between: what is killed here is the run, not a model server."""
+    """The scripted model without a network between: what is killed here is the run, not a model
+    server."""
     await asyncio.sleep(0.005)
     ask = openai.read({"messages": messages, "tools": tools}, target.model, False)
     said = reply(SCRIPT.turn(ask), ask)
-    calls = tuple(ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls))
-    return Reply(said.text, calls, Usage(100, 20), Finish.CALLS if calls else Finish.STOP, target.model)
+    calls = tuple(
+        ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls)
+    )
+    return Reply(
+        said.text, calls, Usage(100, 20), Finish.CALLS if calls else Finish.STOP, target.model
+    )
 
 
 AT_ONCE = 4  # runs of a worker that dies at a failpoint: some are left for the next one's
 UNTOLD = 4  # every so many workers are not told whom they replace
 
 POINTS = [
-    "run_leased", "run_turn_begun", "run_turn_ended", "run_call_started", "run_call_answered", "run_call_ended",
-    "run_ending", "after_send", "before_end",
-]  # fmt: skip
+    "run_leased",
+    "run_turn_begun",
+    "run_turn_ended",
+    "run_call_started",
+    "run_call_answered",
+    "run_call_ended",
+    "run_ending",
+    "after_send",
+    "before_end",
+]
 
 
 def die_at(point: str, times: int) -> None:
@@ -105,7 +146,8 @@ def die_at(point: str, times: int) -> None:
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoints._armed, failpoints._reached = failpoints._parsed(point), reached
+    failpoints._armed = failpoints._parsed(point)
+    failpoints._reached = reached
 
 
 def bury(dead: int) -> int:
@@ -135,10 +177,15 @@ async def work(until_quiet: bool, ready: int, most: int, dead: int) -> None:
 def look(until_quiet: bool) -> tuple[list[str], bool]:
     """What the site's clock would wake this worker for, and whether nothing is left to do."""
     reaping.reap_calls(timezone.now())
-    return [*runs.due(timezone.now()), *runs.decided()], until_quiet and not Run.objects.open().exists()
+    return [
+        *runs.due(timezone.now()),
+        *runs.decided(),
+    ], until_quiet and not Run.objects.open().exists()
 
 
-def worker(*, until_quiet: bool = False, point: str = "", times: int = 0, dead: int = 0) -> tuple[int, int]:
+def worker(
+    *, until_quiet: bool = False, point: str = "", times: int = 0, dead: int = 0
+) -> tuple[int, int]:
     """Returns when it has begun to work: its process id, and how many runs it has freed."""
     listening, ready = os.pipe()
     child = os.fork()
@@ -157,7 +204,9 @@ def worker(*, until_quiet: bool = False, point: str = "", times: int = 0, dead: 
 
 def main(seed: int, kills: int, way: str) -> None:
     gc.freeze()  # no worker's collector has to walk, and by that copy, what all have in common
-    chance, hits, dead = random.Random(seed), Counter[str](), 0
+    chance = random.Random(seed)
+    hits = Counter[str]()
+    dead = 0
     for number in range(kills):
         if not number % UNTOLD:
             dead = 0

@@ -1,4 +1,5 @@
-"""Answers that are cut, withheld, empty or refused: the next model is asked, and nothing passes for more than it is."""
+"""Answers that are cut, withheld, empty or refused: the next model is asked, and nothing passes for
+more than it is."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class Models:
         self.requests: list[list[dict[str, Any]]] = []
         self.limits: list[int] = []
 
-    async def __call__(self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any) -> Reply:
+    async def __call__(
+        self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> Reply:
         self.asked.append(target.model)
         self.requests.append(messages)
         self.limits.append(target.max_output)
@@ -50,7 +53,11 @@ Answering = Callable[..., Any]
 def answering(bench: Bench, worker: Any) -> Answering:
     async def run(models: Models, *names: str, **fields: Any) -> Run:
         def prepare() -> Run:
-            bench.expert(*(bench.model(name, {"text": "-"}) for name in names), uses=[bench.server()], **fields)
+            bench.expert(
+                *(bench.model(name, {"text": "-"}) for name in names),
+                uses=[bench.server()],
+                **fields,
+            )
             return bench.start()
 
         started = await db_call(prepare)
@@ -72,14 +79,21 @@ async def test_an_answer_that_was_cut_is_continued_once(answering: Answering) ->
 async def test_what_is_still_cut_is_marked_and_never_given_again(answering: Answering) -> None:
     models = Models(m=[said("It is fo", "length"), said("rty-", "length")])
     run = await answering(models, "m")
-    assert (run.state, run.exit, run.answer, run.reusable) == (RunState.DONE, Exit.CUT, "It is forty-", "")
+    assert (run.state, run.exit, run.answer, run.reusable) == (
+        RunState.DONE,
+        Exit.CUT,
+        "It is forty-",
+        "",
+    )
     assert [part["text"] for part in answer_of(run)["content"]] == ["It is forty-", CUT]
     assert len(models.asked) == 2
 
 
 @pytest.mark.one_database
 async def test_a_cut_answer_is_better_than_none(answering: Answering) -> None:
-    models = Models(m=[said("It is fo", "length"), ModelError(ErrorKind.AUTH, "The key has expired.")])
+    models = Models(
+        m=[said("It is fo", "length"), ModelError(ErrorKind.AUTH, "The key has expired.")]
+    )
     run = await answering(models, "m")
     assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.CUT, "It is fo")
 
@@ -92,12 +106,18 @@ async def test_json_that_was_cut_is_whole_again_when_it_goes_on(answering: Answe
     assert (run.exit, run.structured) == (Exit.ANSWER, '{"n":42}')
 
 
-async def test_a_filtered_answer_goes_to_the_next_model_and_is_paid_for(answering: Answering) -> None:
+async def test_a_filtered_answer_goes_to_the_next_model_and_is_paid_for(
+    answering: Answering,
+) -> None:
     models = Models(strict=[said("", "policy")], frank=[said("Forty-two.")])
     run = await answering(models, "strict", "frank")
     assert (run.answer, models.asked) == ("Forty-two.", ["strict", "frank"])
     attempt = await db_call(Attempt.objects.get)
-    assert (attempt.trouble, attempt.input_tokens, attempt.output_tokens) == ("content_policy", 100, 10)
+    assert (attempt.trouble, attempt.input_tokens, attempt.output_tokens) == (
+        "content_policy",
+        100,
+        10,
+    )
     assert (run.input_tokens, run.output_tokens) == (200, 20)
     assert run.cost == 2 * attempt.cost > 0
 
@@ -148,12 +168,21 @@ async def test_a_wait_that_is_longer_than_the_run_ends_it_at_once(answering: Ans
 async def test_the_token_budget_is_never_overdrawn(answering: Answering) -> None:
     limits: list[int] = []
 
-    async def wordy(target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any) -> Reply:
+    async def wordy(
+        target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> Reply:
         """Always says as much as it may, and calls for as long as it may."""
         limits.append(target.max_output)
         call = ToolUse(f"c{len(limits)}", "echo__echo", '{"text": "x"}')
         text, calls = ("", (call,)) if tools else ("As far as I came.", ())
-        return Reply(text, calls, Usage(300, min(900, target.max_output)), "calls" if calls else "stop", "m", None)
+        return Reply(
+            text,
+            calls,
+            Usage(300, min(900, target.max_output)),
+            "calls" if calls else "stop",
+            "m",
+            None,
+        )
 
     run = await answering(wordy, "m", max_tokens=6_000)
     assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.BUDGET, "As far as I came.")
@@ -171,11 +200,16 @@ async def test_a_token_budget_that_bears_no_answer_asks_nobody(answering: Answer
 
 @pytest.mark.one_database
 async def test_arguments_that_were_cut_are_told_as_that_and_kept(answering: Answering) -> None:
-    models = Models(m=[said("", "length", ToolUse("c1", "echo__echo", '{"text": "a lo')), said("I see.")])
+    models = Models(
+        m=[said("", "length", ToolUse("c1", "echo__echo", '{"text": "a lo')), said("I see.")]
+    )
     run = await answering(models, "m")
     assert run.answer == "I see."
     assistant, result = models.requests[1][-2:]
-    assert assistant["tool_calls"][0]["function"]["arguments"] == '{"__broken__": "{\\"text\\": \\"a lo"}'
+    assert (
+        assistant["tool_calls"][0]["function"]["arguments"]
+        == '{"__broken__": "{\\"text\\": \\"a lo"}'
+    )
     assert "your output limit" in result["content"]
 
 

@@ -1,4 +1,5 @@
-"""Messages are lost, come twice, and the broker dies, as do workers: the rows decide, so no write is repeated."""
+"""Messages are lost, come twice, and the broker dies, as do workers: the rows decide, so no write
+is repeated."""
 
 from __future__ import annotations
 
@@ -39,26 +40,36 @@ class Processes:
     """The broker, a worker and the clock of the site, each to be killed at will."""
 
     def __init__(self, env: dict[str, str], folder: Path) -> None:
-        self._env, self._folder = env, folder
+        self._env = env
+        self._folder = folder
         self._all: dict[str, subprocess.Popen[bytes] | forkserver.Process] = {}
 
     def start(self, name: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
             self._all[name] = self._worker(log) if name == "worker" else self._popen(name, log)
         if name == "broker":
-            assert embedded.wait_until_it_answers(embedded.socket_path(settings.VAR_DIR), HANG_LIMIT)
+            assert embedded.wait_until_it_answers(
+                embedded.socket_path(settings.VAR_DIR), HANG_LIMIT
+            )
 
     def _worker(self, log: IO[bytes]) -> forkserver.Process:
         """It is started again and again, and would each time load models for seconds."""
         env = self._env | {forkserver.PRELOAD: "tests.fault.preloaded"}
-        return forkserver.popen(site.worker().argv[1:], env=env, stdout=log, stderr=log, start_new_session=True)
+        return forkserver.popen(
+            site.worker().argv[1:], env=env, stdout=log, stderr=log, start_new_session=True
+        )
 
     def _popen(self, name: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
         command = embedded.command(settings.VAR_DIR) if name == "broker" else site.beat().argv
         return subprocess.Popen(
-            command, cwd=ROOT, env=self._env, stdout=log, stderr=log,
-            preexec_fn=die_with_parent(), start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            env=self._env,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent(),
+            start_new_session=True,
+        )
 
     def kill(self, name: str) -> None:
         self._all[name].send_signal(signal.SIGKILL)
@@ -67,7 +78,8 @@ class Processes:
     def tend(self) -> None:
         """As the site's supervisor: start again whoever has ended by itself.
 
-        Celery's worker may, when the broker goes while it acknowledges: "Unrecoverable error: AttributeError".
+        Celery's worker may, when the broker goes while it acknowledges: "Unrecoverable error:
+        AttributeError".
         """
         for name in [name for name, process in self._all.items() if process.poll() is not None]:
             self.start(name)
@@ -93,10 +105,16 @@ def bench(live_db: None, tmp_path: Path) -> Iterator[Bench]:
     models = ScriptedModels(Script())
     with running(models) as base:
         bench = Bench(base, models, tmp_path / "journal")
-        server = bench.server("slow", "write", "read", read_only=["read"], request_timeout=HANG_LIMIT)
-        first = calls(*(("slow__write", {"text": f"{{{{ user.json.text }}}} {n}"} | SLOWLY) for n in "ab"))
+        server = bench.server(
+            "slow", "write", "read", read_only=["read"], request_timeout=HANG_LIMIT
+        )
+        first = calls(
+            *(("slow__write", {"text": f"{{{{ user.json.text }}}} {n}"} | SLOWLY) for n in "ab")
+        )
         second = calls(("slow__write", {"text": "{{ user.json.text }} c"} | SLOWLY))
-        bench.expert(bench.model("m", first, second, {"text": "done"}), uses=[server], max_seconds=3600)
+        bench.expert(
+            bench.model("m", first, second, {"text": "done"}), uses=[server], max_seconds=3600
+        )
         yield bench
 
 
@@ -106,7 +124,9 @@ def begin(bench: Bench, *names: str) -> list[Run]:
 
 @pytest.mark.exhaustive
 @pytest.mark.fault
-def test_the_broker_and_the_worker_die_and_messages_are_lost_and_doubled(bench: Bench, processes: Processes) -> None:
+def test_the_broker_and_the_worker_die_and_messages_are_lost_and_doubled(
+    bench: Bench, processes: Processes
+) -> None:
     for name in ("broker", "worker", "beat"):
         processes.start(name)
     started = begin(bench, "doubled-1", "doubled-2")
@@ -116,9 +136,15 @@ def test_the_broker_and_the_worker_die_and_messages_are_lost_and_doubled(bench: 
     processes.kill("broker")
     started += begin(bench, "lost-1", "lost-2")  # nobody hears of these
     processes.start("broker")  # empty: what waited in it is lost
-    eventually(lambda: processes.ended(Run.objects.open().filter(pk__in=[run.pk for run in started])), 4 * HANG_LIMIT)
+    eventually(
+        lambda: processes.ended(Run.objects.open().filter(pk__in=[run.pk for run in started])),
+        4 * HANG_LIMIT,
+    )
     started += begin(bench, "killed-1", "killed-2", "killed-3")
-    eventually(lambda: ToolCall.objects.filter(run__in=started[4:], state=CallState.STARTED).exists(), 4 * HANG_LIMIT)
+    eventually(
+        lambda: ToolCall.objects.filter(run__in=started[4:], state=CallState.STARTED).exists(),
+        4 * HANG_LIMIT,
+    )
     processes.kill("worker")
     processes.kill("broker")
     _time_passes()
@@ -143,7 +169,9 @@ def _judge(bench: Bench, started: list[Run]) -> None:
     for call in ToolCall.objects.filter(name="slow__write"):
         record = Invocation.objects.get(pk=call.invocation)
         assert (call.state, record.state) in {
-            (CallState.DONE, "succeeded"), (CallState.UNKNOWN, "unknown"), (CallState.FAILED, "not_sent"),
-        }  # fmt: skip
+            (CallState.DONE, "succeeded"),
+            (CallState.UNKNOWN, "unknown"),
+            (CallState.FAILED, "not_sent"),
+        }
     forget_stale(timezone.now() + timedelta(minutes=5))
     assert broken() == []

@@ -1,4 +1,5 @@
-"""Turns of models spend the budgets of all who have led to them: exactly once, and never past a hard limit."""
+"""Turns of models spend the budgets of all who have led to them: exactly once, and never past a
+hard limit."""
 
 from __future__ import annotations
 
@@ -28,14 +29,22 @@ from tests.waiting import until
 
 
 def budget(slug: str, agent: str, unit: Unit, hard: Any) -> None:
-    row = Budget(slug=slug, agent=Agent.objects.get(slug=agent), unit=unit.value, period="month", hard=Decimal(hard))
+    row = Budget(
+        slug=slug,
+        agent=Agent.objects.get(slug=agent),
+        unit=unit.value,
+        period="month",
+        hard=Decimal(hard),
+    )
     books.save_budget(budget=row, actor="test")
 
 
 def spent() -> dict[str, tuple[int, int]]:
     rows = list(Budget.objects.all())
     return {
-        row.slug: (each.book.spent, each.book.reserved) for row in rows for each in [books.standings([row])[row.pk]]
+        row.slug: (each.book.spent, each.book.reserved)
+        for row in rows
+        for each in [books.standings([row])[row.pk]]
     }
 
 
@@ -50,7 +59,11 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
         for unit in Unit:
             door = Endpoint.objects.get(slug="default")
             row = Budget(
-                slug=f"doors-{unit.value}", endpoint=door, unit=unit.value, period="month", hard=Decimal(1_000_000)
+                slug=f"doors-{unit.value}",
+                endpoint=door,
+                unit=unit.value,
+                period="month",
+                hard=Decimal(1_000_000),
             )
             books.save_budget(budget=row, actor="test")
 
@@ -65,19 +78,30 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
     run = await here.until(await until(begun), lambda each: each.finished_at is not None)
     assert (await calling).state == State.SUCCEEDED
     assert (run.state, run.payers) == (RunState.DONE, "ann endpoint:default")
-    money, tokens = of_dollars(run.cost or Decimal(0)), run.input_tokens + run.output_tokens
+    money = of_dollars(run.cost or Decimal(0))
+    tokens = run.input_tokens + run.output_tokens
     assert money > 0
     assert await db_call(spent) == {
-        "own-money": (money, 0), "own-tokens": (tokens, 0), "own-calls": (1, 0),
-        "callers-money": (money, 0), "callers-tokens": (tokens, 0), "callers-calls": (2, 0),
-        "doors-money": (money, 0), "doors-tokens": (tokens, 0), "doors-calls": (2, 0),
-    }  # fmt: skip
+        "own-money": (money, 0),
+        "own-tokens": (tokens, 0),
+        "own-calls": (1, 0),
+        "callers-money": (money, 0),
+        "callers-tokens": (tokens, 0),
+        "callers-calls": (2, 0),
+        "doors-money": (money, 0),
+        "doors-tokens": (tokens, 0),
+        "doors-calls": (2, 0),
+    }
     turns = await db_call(lambda: Turn.objects.filter(run=run).count())
     entries = BudgetEntry.objects.filter(budget__slug="own-money").order_by("id")
-    assert await db_call(lambda: [each.reference for each in entries]) == [f"{run.pk}:{n + 1}" for n in range(turns)]
+    assert await db_call(lambda: [each.reference for each in entries]) == [
+        f"{run.pk}:{n + 1}" for n in range(turns)
+    ]
 
 
-async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_begins(bench: Bench, worker: Any) -> None:
+async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_begins(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> None:
         offered(bench)
         budget("money", "ann", Unit.MONEY, 0)
@@ -92,14 +116,16 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
 async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_says_why(
     bench: Bench, worker: Any
 ) -> None:
-    """The worst that a turn of this model may cost is set aside until its end: one fits, two do not."""
+    """The worst that a turn of this model may cost is set aside until its end: one fits, two do
+    not."""
 
     def prepare() -> list[Run]:
         own = bench.expert(bench.model("m", {"text": "-"}, max_output=1_000)).agent.slug
         budget("money", own, Unit.MONEY, "0.009")
         return [bench.start() for _ in range(3)]
 
-    started, go = await db_call(prepare), asyncio.Event()
+    started = await db_call(prepare)
+    go = asyncio.Event()
     asked = []
 
     async def complete(*given: Any, **_: Any) -> Any:
@@ -117,17 +143,25 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
     for run in ended:
         if run.state == RunState.FAILED:
             assert run.exit == Exit.BUDGET
-            assert "The budget 'money' allows $0.0090 each month: $0.00 are spent, $0.005" in run.error
+            assert (
+                "The budget 'money' allows $0.0090 each month: $0.00 are spent, $0.005" in run.error
+            )
             assert "It resets at" in run.error
-    assert (await db_call(spent))["money"] == (of_dollars(sum(run.cost or Decimal(0) for run in ended)), 0)
+    assert (await db_call(spent))["money"] == (
+        of_dollars(sum(run.cost or Decimal(0) for run in ended)),
+        0,
+    )
 
 
 async def concluding(bench: Bench, worker: Any, *, others: int) -> tuple[Run, list[Any]]:
-    """A run whose tokens bear two turns, where after the first one ``others`` spend as much; and the tools it was offered."""
+    """A run whose tokens bear two turns, where after the first one ``others`` spend as much; and
+    the tools it was offered."""
     offered_tools: list[Any] = []
 
     def prepare() -> Run:
-        own = bench.expert(bench.model("m", {"text": "-"}, max_output=1_000), uses=[bench.server()]).agent.slug
+        own = bench.expert(
+            bench.model("m", {"text": "-"}, max_output=1_000), uses=[bench.server()]
+        ).agent.slug
         budget("tokens", own, Unit.TOKENS, 3_500)
         return bench.start("hello")
 
@@ -161,11 +195,16 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     assert told["isError"]
     assert "The budget 'tokens' allows 3,500 tokens each month" in told["content"][0]["text"]
     assert "It resets at" in told["content"][0]["text"]
-    assert told["content"][1]["text"] == "Calls so far: echo__echo (done).\nLast message of the model: I look."
+    assert (
+        told["content"][1]["text"]
+        == "Calls so far: echo__echo (done).\nLast message of the model: I look."
+    )
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
 
 
-async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(bench: Bench, worker: Any) -> None:
+async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
         own = bench.expert(bench.model("m", {"text": "Yes."})).agent.slug
         budget("money", own, Unit.MONEY, 100)
@@ -185,7 +224,10 @@ async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(bench: Be
     found = await db_call(spent)
     assert run.cost is not None
     assert run.cost > Decimal("0.25")
-    assert found == {"money": (of_dollars(run.cost), 0), "tokens": (run.input_tokens + run.output_tokens, 0)}
+    assert found == {
+        "money": (of_dollars(run.cost), 0),
+        "tokens": (run.input_tokens + run.output_tokens, 0),
+    }
     lost = await db_call(BudgetEntry.objects.get, kind="lost")
     assert lost.amount == 25_000_000
 
@@ -209,13 +251,17 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
     bench: Bench, worker: Any
 ) -> None:
     def prepare() -> Run:
-        own = bench.expert(*(bench.model(name, {"text": "-"}) for name in ("broke", "strict", "frank"))).agent.slug
+        own = bench.expert(
+            *(bench.model(name, {"text": "-"}) for name in ("broke", "strict", "frank"))
+        ).agent.slug
         budget("money", own, Unit.MONEY, 100)
         return bench.start()
 
     started = await db_call(prepare)
     away = ModelError(ErrorKind.AUTH, "The key has expired.")
-    models = Models(broke=[away], strict=[said("", "policy", output=500)], frank=[said("Forty-two.")])
+    models = Models(
+        broke=[away], strict=[said("", "policy", output=500)], frank=[said("Forty-two.")]
+    )
     run = await (await worker(complete=models)).drive(started)
     assert run.answer == "Forty-two."
     assert (await db_call(spent))["money"] == (of_dollars(run.cost or Decimal(0)), 0)
@@ -227,14 +273,19 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
 
     asked = Models()
     run = await (await worker(complete=asked)).drive(await db_call(unpriced))
-    assert (run.exit, 'has no prices, so it cannot be used with the money budget "money"' in run.error) == (
+    assert (
+        run.exit,
+        'has no prices, so it cannot be used with the money budget "money"' in run.error,
+    ) == (
         Exit.BUDGET,
         True,
     )
     assert asked.asked == []
 
 
-async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(bench: Bench, worker: Any) -> None:
+async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
         own = bench.expert(bench.model("m", {"text": "-"})).agent.slug
         budget("money", own, Unit.MONEY, 100)
@@ -249,7 +300,9 @@ async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(bench: 
     assert await db_call(spent) == {"money": (0, 0)}, "nor does whoever goes on find anything lost"
 
 
-async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm(bench: Bench, worker: Any) -> None:
+async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
         own = bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()]).agent.slug
         budget("gone", own, Unit.TOKENS, 1_000_000)
@@ -275,7 +328,9 @@ async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm
 async def test_who_has_led_to_a_run_of_a_run_pays_for_it_as_well(bench: Bench, worker: Any) -> None:
     def prepare() -> tuple[str, str]:
         bench.expert(bench.model("m", {"text": "-"}))
-        first = runs.start(expert="expert", arguments={"text": "a"}, origin="call", caller="ann", endpoint="team")
+        first = runs.start(
+            expert="expert", arguments={"text": "a"}, origin="call", caller="ann", endpoint="team"
+        )
         bench.expert(bench.model("n", {"text": "-"}), name="inner")
         inner = runs.start(
             expert="inner",

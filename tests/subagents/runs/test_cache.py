@@ -1,4 +1,5 @@
-"""An answer that is given again: only to the same question, for a while, and only if nothing could have changed it."""
+"""An answer that is given again: only to the same question, for a while, and only if nothing could
+have changed it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from django.db.models import F
 
 from mcpregistry.calls.call import CallOutcome, Host
 from mcpregistry.db import db_call
-from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Grant, Invocation, PolicyRule, Server, Tool
+from mcpregistry.models import (
+    Agent,
+    ApprovalRequest,
+    Endpoint,
+    Grant,
+    Invocation,
+    PolicyRule,
+    Server,
+    Tool,
+)
 from mcpregistry.services.access import agents
 from mcpregistry.services.approvals import votes
 from subagents.models import Run
@@ -45,7 +55,9 @@ async def many(here: Any) -> int:
     return await db_call(Run.objects.count)
 
 
-async def test_the_same_question_is_answered_from_the_earlier_run(bench: Bench, working: Any) -> None:
+async def test_the_same_question_is_answered_from_the_earlier_run(
+    bench: Bench, working: Any
+) -> None:
     here = await asked_twice(bench, working)
     run = await db_call(Run.objects.get)
     outcome = await call(here)
@@ -76,7 +88,12 @@ async def test_another_agent_is_answered_anew(bench: Bench, working: Any) -> Non
         cached(bench)
         expert = Agent.objects.get(slug="expert.expert").expert
         users = Agent.objects.filter(slug__in=["ann", "bob"])
-        experts.offer(expert=expert, agents=users, endpoints=Endpoint.objects.filter(slug="default"), actor="test")
+        experts.offer(
+            expert=expert,
+            agents=users,
+            endpoints=Endpoint.objects.filter(slug="default"),
+            actor="test",
+        )
 
     await db_call(prepare)
     here = await working()
@@ -96,9 +113,12 @@ async def test_without_a_time_nothing_is_given_again(bench: Bench, working: Any)
 
 
 async def test_whatever_is_configured_otherwise_ends_it(bench: Bench, working: Any) -> None:
-    @transaction.atomic  # or the second call may still meet the rule, which a snapshot has seen in between
+    # or the second call may still meet the rule, which a snapshot has seen in between
+    @transaction.atomic
     def add() -> None:
-        PolicyRule.objects.create(name="later", outcome="deny", server=Server.objects.get(slug="echo"), priority=1)
+        PolicyRule.objects.create(
+            name="later", outcome="deny", server=Server.objects.get(slug="echo"), priority=1
+        )
         PolicyRule.objects.all().delete()
 
     here = await asked_twice(bench, working)
@@ -109,13 +129,16 @@ async def test_whatever_is_configured_otherwise_ends_it(bench: Bench, working: A
 async def test_a_grant_that_has_ended_by_the_clock_ends_it(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
     run = await db_call(Run.objects.get)
-    # As if the run had had one tool more, whose grant has ended since: no configuration changes by that.
+    # As if the run had had one tool more, whose grant has ended since: no configuration changes by
+    # that.
     await db_call(Run.objects.filter(pk=run.pk).update, reusable="f" * 64)
     assert await many(here) == 2
     assert await db_call(Grant.objects.count) > 0
 
 
-async def test_the_answer_of_a_run_that_wrote_is_never_given_again(bench: Bench, working: Any) -> None:
+async def test_the_answer_of_a_run_that_wrote_is_never_given_again(
+    bench: Bench, working: Any
+) -> None:
     def prepare() -> None:
         cached(bench)
         Tool.objects.update(read_only=None)
@@ -135,7 +158,9 @@ async def test_nor_one_that_people_were_asked_about(bench: Bench, worker: Any) -
 
     def approve() -> str:
         request = ApprovalRequest.objects.get()
-        votes.vote(request_id=request.pk, user=User.objects.get(username="ann"), approve=True, via="web")
+        votes.vote(
+            request_id=request.pk, user=User.objects.get(username="ann"), approve=True, via="web"
+        )
         return request.call_id
 
     await db_call(prepare)
@@ -158,5 +183,7 @@ async def test_nor_one_that_failed_or_was_cut_short(bench: Bench, working: Any) 
     here = await working()
     first = await text_of(here)
     assert await text_of(here) == first
-    assert {run.exit for run in await db_call(lambda: list(Run.objects.all()))} == {"EXIT-MAX-TURNS-WITH-RESPONSE"}
+    assert {run.exit for run in await db_call(lambda: list(Run.objects.all()))} == {
+        "EXIT-MAX-TURNS-WITH-RESPONSE"
+    }
     assert await db_call(runs.left_alone) == []

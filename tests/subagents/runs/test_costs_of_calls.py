@@ -15,7 +15,9 @@ from tests.subagents.kit import Bench
 AT = datetime(2026, 1, 10, 10, 20, tzinfo=UTC)
 
 
-def test_a_run_that_goes_on_after_its_call_has_ended_is_counted_when_it_is_over(bench: Bench) -> None:
+def test_a_run_that_goes_on_after_its_call_has_ended_is_counted_when_it_is_over(
+    bench: Bench,
+) -> None:
     bench.expert(bench.model("m", {"text": "because"}))
     Invocation.objects.create(
         id="c", state="cancelled", server_slug=SERVER, tool_name="x", received_at=AT, finished_at=AT
@@ -25,7 +27,9 @@ def test_a_run_that_goes_on_after_its_call_has_ended_is_counted_when_it_is_over(
     call_hours.count_due(AT + timedelta(hours=1))
     assert counted() == (1, 25_000_000)
     much_later = AT + timedelta(hours=30)
-    assert call_hours.count_due(much_later) == 29, "the empty hours since then, and not that one again"
+    assert call_hours.count_due(much_later) == 29, (
+        "the empty hours since then, and not that one again"
+    )
     Run.objects.filter(pk=run.pk).update(cost=Decimal("0.75"), finished_at=AT + timedelta(hours=2))
     assert call_hours.count_due(much_later) == 1
     assert counted() == (0, 75_000_000)

@@ -75,11 +75,22 @@ def died_after_start(run: Run, bench: Bench) -> ToolCall:
     from subagents.domain.spec import Prices, TargetSpec
     from subagents.llm.values import Reply, ToolUse, Usage
 
-    target = TargetSpec(run.version.expert.targets.get().pk, "scripts/m", "scripts", 10_000, 100, 10, "", Prices())
-    reply = Reply("", (ToolUse("call_1", "echo__echo", '{"text": "write"}'),), Usage(10, 5), Finish.CALLS, "m")
+    target = TargetSpec(
+        run.version.expert.targets.get().pk, "scripts/m", "scripts", 10_000, 100, 10, "", Prices()
+    )
+    reply = Reply(
+        "", (ToolUse("call_1", "echo__echo", '{"text": "write"}'),), Usage(10, 5), Finish.CALLS, "m"
+    )
     records.end_turn(
-        held, reply, target=target, number=1, final=None, note="", estimated=10, started_at=timezone.now()
-    )  # fmt: skip
+        held,
+        reply,
+        target=target,
+        number=1,
+        final=None,
+        note="",
+        estimated=10,
+        started_at=timezone.now(),
+    )
     call = ToolCall.objects.get(run=run)
     records.start_call(held, call.pk)
     Run.objects.filter(pk=run.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
@@ -96,9 +107,15 @@ async def test_a_call_whose_record_was_never_begun_is_made(bench: Bench, worker:
 def record_of(call: ToolCall, state: str, **fields: Any) -> None:
     now = timezone.now()
     facts = {
-        "agent_slug": "expert.expert", "server_slug": "echo", "tool_name": "echo", "exposed_name": "echo__echo",
-        "outcome": "allow", "origin": "run", "received_at": now, "writer": "dead",
-    }  # fmt: skip
+        "agent_slug": "expert.expert",
+        "server_slug": "echo",
+        "tool_name": "echo",
+        "exposed_name": "echo__echo",
+        "outcome": "allow",
+        "origin": "run",
+        "received_at": now,
+        "writer": "dead",
+    }
     from mcpregistry.services.records import audit
 
     Invocation.objects.create(id=call.invocation, state=state, **facts | fields)
@@ -135,7 +152,13 @@ async def test_an_end_that_was_recorded_is_taken_from_the_record(bench: Bench, w
     def prepare() -> Run:
         run = prepared(bench)
         text = '{"content": [{"type": "text", "text": "as it was"}]}'
-        record_of(died_after_start(run, bench), "succeeded", finished_at=timezone.now(), result=text, result_bytes=50)
+        record_of(
+            died_after_start(run, bench),
+            "succeeded",
+            finished_at=timezone.now(),
+            result=text,
+            result_bytes=50,
+        )
         return run
 
     done = await driven(worker, await db_call(prepare))
@@ -151,9 +174,16 @@ async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     writer = here.engine.recorder.writer if writer == "ours" else writer
 
     def prepare() -> Run:
-        run, now = prepared(bench), timezone.now()
+        run = prepared(bench)
+        now = timezone.now()
         call = died_after_start(run, bench)
-        record_of(call, "dispatched", dispatched_at=now, lease_until=now + timedelta(seconds=60), writer=writer)
+        record_of(
+            call,
+            "dispatched",
+            dispatched_at=now,
+            lease_until=now + timedelta(seconds=60),
+            writer=writer,
+        )
         return run
 
     run = await db_call(prepare)
@@ -222,7 +252,9 @@ async def test_a_run_sleeps_while_people_decide(bench: Bench, worker: Any) -> No
 
 
 @pytest.mark.attack
-async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: Bench, worker: Any) -> None:
+async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> tuple[User, Run, Run]:
         prepared(bench)
         Run.objects.all().delete()
@@ -230,8 +262,12 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: 
         ann = approver()
         agents.save_agent(agent=Agent(slug="hers", owner=ann), actor="test")
         as_ann = Requester(ann.pk, "ann")
-        mine = runs.start(expert="expert", arguments={"text": "why?"}, origin="rest", requester=as_ann)
-        her_agents = runs.start(expert="expert", arguments={"text": "why?"}, origin="rest", caller="hers")
+        mine = runs.start(
+            expert="expert", arguments={"text": "why?"}, origin="rest", requester=as_ann
+        )
+        her_agents = runs.start(
+            expert="expert", arguments={"text": "why?"}, origin="rest", caller="hers"
+        )
         return ann, mine, her_agents
 
     ann, *started = await db_call(prepare)
@@ -248,7 +284,9 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(bench: 
         assert (await here.drive(run)).state == RunState.CANCELLED
 
 
-async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(bench: Bench, worker: Any) -> None:
+async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(
+    bench: Bench, worker: Any
+) -> None:
     """The note of a settlement is read by the model, which then makes the call."""
 
     def prepare() -> tuple[User, Run]:
@@ -261,7 +299,13 @@ async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(ben
     await here.drive(run)
     request = await db_call(ApprovalRequest.objects.select_related("call", "group").get)
     assert await db_call(votes.why_not, request, ann) == ""
-    unknown = {"turn_number": 1, "index": 7, "name": "echo", "arguments": "{}", "state": CallState.UNKNOWN}
+    unknown = {
+        "turn_number": 1,
+        "index": 7,
+        "name": "echo",
+        "arguments": "{}",
+        "state": CallState.UNKNOWN,
+    }
     call = await db_call(lambda: ToolCall.objects.create(run=run, **unknown))
     await db_call(runs.settle, call_id=call.pk, as_what="done", actor="user:ann", user_id=ann.pk)
     ann.username = "ann-of-another-name"
@@ -276,11 +320,13 @@ async def test_a_worker_whose_clock_is_ahead_takes_no_run_from_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(db, "_reading", None)
-    note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())  # that far is this machine ahead
+    # that far is this machine ahead
+    note_clock(datetime.now(UTC) - timedelta(minutes=5), time.monotonic())
     run = await db_call(prepared, bench)
     assert await db_call(lease.take, run.pk, worker="another") is not None
     assert await db_call(lease.take, run.pk, worker="me") is None
-    note_clock(datetime.now(UTC) - timedelta(minutes=4), time.monotonic())  # a minute later by the database's clock
+    # a minute later by the database's clock
+    note_clock(datetime.now(UTC) - timedelta(minutes=4), time.monotonic())
     if connection.vendor == "postgresql":  # on SQLite it is this machine's own
         assert await db_call(lease.take, run.pk, worker="me") is not None
 
@@ -302,10 +348,13 @@ async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_d
     assert asleep.wake_at > timezone.now() + timedelta(minutes=30)  # no clock wakes it meanwhile
     request = await db_call(ApprovalRequest.objects.get)
     user = await db_call(User.objects.get, username="ann")
-    await db_call(votes.vote, request_id=request.pk, user=user, approve=False, reason="no", via="web")
+    await db_call(
+        votes.vote, request_id=request.pk, user=user, approve=False, reason="no", via="web"
+    )
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
     done = await db_call(Run.objects.get, pk=run.pk)
-    assert (done.state, done.fence) == (RunState.DONE, asleep.fence + 1)  # taken once more, by the decision
+    # taken once more, by the decision
+    assert (done.state, done.fence) == (RunState.DONE, asleep.fence + 1)
 
 
 async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker: Any) -> None:
@@ -316,7 +365,8 @@ async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker
         return run
 
     def edit() -> ApprovalRequest:
-        request, user = ApprovalRequest.objects.get(), User.objects.get(username="ann")
+        request = ApprovalRequest.objects.get()
+        user = User.objects.get(username="ann")
         edited = {"text": "softer"}
         votes.vote(request_id=request.pk, user=user, approve=True, arguments=edited, via="web")
         return request
@@ -343,7 +393,14 @@ async def test_a_rejection_reaches_the_model_with_its_reason(bench: Bench, worke
     await here.drive(run)
     request = await db_call(ApprovalRequest.objects.get)
     user = await db_call(User.objects.get, username="ann")
-    await db_call(votes.vote, request_id=request.pk, user=user, approve=False, reason="not on Friday", via="web")
+    await db_call(
+        votes.vote,
+        request_id=request.pk,
+        user=user,
+        approve=False,
+        reason="not on Friday",
+        via="web",
+    )
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert "not on Friday" in done.answer
     assert bench.sent() == []

@@ -1,4 +1,5 @@
-"""Turns of models draw on the pool of the expert tool's agent: once each, useless answers as well."""
+"""Turns of models draw on the pool of the expert tool's agent: once each, useless answers as
+well."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def pooled(expert: ExpertTool, **fields: Any) -> None:
 
 def drawn(run: Run) -> tuple[list[tuple[str, float]], float]:
     rows = EnergyEntry.objects.filter(kind="turn").order_by("id")
-    return [(row.reference.removeprefix(run.pk), row.amount) for row in rows], EnergyPool.objects.get().level
+    return [
+        (row.reference.removeprefix(run.pk), row.amount) for row in rows
+    ], EnergyPool.objects.get().level
 
 
 def turns(run: Run) -> list[Any]:
@@ -40,7 +43,9 @@ def turns(run: Run) -> list[Any]:
 async def test_each_turn_costs_by_its_tokens_and_is_charged_once(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         pooled(
-            bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()]), per_1000_input=10, per_1000_output=50
+            bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()]),
+            per_1000_input=10,
+            per_1000_output=50,
         )
         return bench.start("hello")
 
@@ -52,26 +57,42 @@ async def test_each_turn_costs_by_its_tokens_and_is_charged_once(bench: Bench, w
     assert [reference for reference, _ in taken] == [f":{turn.number}" for turn in told]
     # Of what the provider had in its cache, 0.05.
     by_the_record = [
-        (10 * (turn.input_tokens - turn.cached_tokens) + 0.05 * turn.cached_tokens + 50 * turn.output_tokens) / 1000
+        (
+            10 * (turn.input_tokens - turn.cached_tokens)
+            + 0.05 * turn.cached_tokens
+            + 50 * turn.output_tokens
+        )
+        / 1000
         for turn in told
     ]
     assert [amount for _, amount in taken] == pytest.approx(by_the_record)
     assert level == pytest.approx(100 - sum(by_the_record))
 
 
-async def test_an_answer_of_no_use_costs_as_much_and_no_answer_nothing(bench: Bench, worker: Any) -> None:
+async def test_an_answer_of_no_use_costs_as_much_and_no_answer_nothing(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
-        pooled(bench.expert(*(bench.model(name, {"text": "-"}) for name in ("broke", "strict", "frank"))))
+        pooled(
+            bench.expert(
+                *(bench.model(name, {"text": "-"}) for name in ("broke", "strict", "frank"))
+            )
+        )
         return bench.start()
 
     away = ModelError(ErrorKind.AUTH, "The key has expired.")
-    models = Models(broke=[away], strict=[said("", "policy", output=500)], frank=[said("Forty-two.")])
+    models = Models(
+        broke=[away], strict=[said("", "policy", output=500)], frank=[said("Forty-two.")]
+    )
     started = await db_call(prepare)
     run = await (await worker(complete=models)).drive(started)
     assert run.answer == "Forty-two."
     useless = await db_call(Attempt.objects.get, trouble="content_policy")
     taken, _ = await db_call(drawn, run)
-    assert taken == [(f":1:{useless.pk}", pytest.approx(0.05 + 1.0)), (":1", pytest.approx(0.05 + 0.02))]
+    assert taken == [
+        (f":1:{useless.pk}", pytest.approx(0.05 + 1.0)),
+        (":1", pytest.approx(0.05 + 0.02)),
+    ]
 
 
 async def test_without_a_pool_nothing_is_taken(bench: Bench, worker: Any) -> None:
@@ -99,12 +120,16 @@ def started(bench: Bench, left: float = 0.0, regeneration: float = 0.0, **fields
     return bench.start()
 
 
-async def test_without_energy_no_model_is_asked_and_the_run_ends_saying_so(bench: Bench, worker: Any) -> None:
+async def test_without_energy_no_model_is_asked_and_the_run_ends_saying_so(
+    bench: Bench, worker: Any
+) -> None:
     models = Models(m=[said("Yes.")])
     run = await db_call(started, bench, 0.1)
     run = await (await worker(complete=models)).drive(run)
     assert (run.state, run.exit, models.asked) == ("failed", "EXIT-ENERGY", [])
-    assert "is estimated to cost 1." in run.error, "500 tokens of an answer are a unit, and its question is small"
+    assert "is estimated to cost 1." in run.error, (
+        "500 tokens of an answer are a unit, and its question is small"
+    )
     assert '0.1 are left in the pool "p"' in run.error
     assert "ask an operator" in run.error
     assert not await db_call(EnergyReservation.objects.exists)
@@ -115,19 +140,30 @@ async def test_what_is_left_for_one_turn_is_the_last_word(bench: Bench, worker: 
     run = await db_call(started, bench, 1.5)
     run = await (await worker(complete=models)).drive(run)
     assert (run.state, run.exit, run.answer) == ("done", "EXIT-ENERGY", "I have seen nothing.")
-    assert "the energy is used up. You cannot use tools any more" in models.requests[0][-1]["content"]
+    assert (
+        "the energy is used up. You cannot use tools any more" in models.requests[0][-1]["content"]
+    )
 
 
-async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itself(bench: Bench, worker: Any) -> None:
+async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itself(
+    bench: Bench, worker: Any
+) -> None:
     models = Models(m=[said("Yes.")])
     run = await db_call(started, bench, 0.0, 0.02, on_empty="wait")
     here = await worker(complete=models)
     asleep = await here.drive(run)
-    assert (asleep.state, asleep.lease_until, models.asked) == ("running", None, []), "nobody holds it"
+    assert (asleep.state, asleep.lease_until, models.asked) == ("running", None, []), (
+        "nobody holds it"
+    )
     assert asleep.wake_at is not None
     told = await db_call(doing, asleep)
-    assert re.fullmatch(r"waiting for energy: 0\.\d of about 1\.0 units are left in the pool \"p\"", told)
-    due = [await db_call(runs.due, at) for at in (asleep.wake_at - timedelta(seconds=1), asleep.wake_at)]
+    assert re.fullmatch(
+        r"waiting for energy: 0\.\d of about 1\.0 units are left in the pool \"p\"", told
+    )
+    due = [
+        await db_call(runs.due, at)
+        for at in (asleep.wake_at - timedelta(seconds=1), asleep.wake_at)
+    ]
     assert due == [[], [run.pk]], "the clock wakes it then, and not before"
     await db_call(drain, 50.0)
     await db_call(Run.objects.filter(pk=run.pk).update, wake_at=None)
@@ -136,18 +172,24 @@ async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itsel
     assert not await db_call(EnergyReservation.objects.exists)
 
 
-async def test_a_run_does_not_wait_for_what_will_not_come_in_its_time(bench: Bench, worker: Any) -> None:
+async def test_a_run_does_not_wait_for_what_will_not_come_in_its_time(
+    bench: Bench, worker: Any
+) -> None:
     run = await db_call(started, bench, 0.0, 1e-6, on_empty="wait")
     run = await (await worker(complete=Models(m=[]))).drive(run)
     assert (run.exit, "Call again in " in run.error) == ("EXIT-ENERGY", True)
 
 
-async def test_while_a_model_thinks_others_cannot_have_what_its_turn_will_cost(bench: Bench, worker: Any) -> None:
+async def test_while_a_model_thinks_others_cannot_have_what_its_turn_will_cost(
+    bench: Bench, worker: Any
+) -> None:
     """And a run that is taken over, cancelled or failed leaves nothing set aside."""
     held: list[float] = []
 
     async def slow(*args: Any, **kwargs: Any) -> Any:
-        held.extend(await db_call(lambda: list(EnergyReservation.objects.values_list("amount", flat=True))))
+        held.extend(
+            await db_call(lambda: list(EnergyReservation.objects.values_list("amount", flat=True)))
+        )
         raise ModelError(ErrorKind.AUTH, "No.")
 
     run = await db_call(started, bench, 50.0)

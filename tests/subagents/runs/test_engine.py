@@ -33,7 +33,11 @@ def served() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     with override_settings(METRICS_LOCAL=True):
         page = Client(headers={"Host": "127.0.0.1"}).get("/metrics").content.decode()
     families = text_string_to_metric_families(page)
-    return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
+    return {
+        (each.name, frozenset(each.labels.items())): each.value
+        for family in families
+        for each in family.samples
+    }
 
 
 def rows(model: Any, run: Run) -> list[Any]:
@@ -47,7 +51,12 @@ async def test_a_question_becomes_calls_and_an_answer(bench: Bench, worker: Any)
 
     run = await db_call(prepare)
     run = await (await worker()).drive(run)
-    assert (run.error, run.answer, run.state, run.exit) == ("", "It said hello.", RunState.DONE, Exit.ANSWER)
+    assert (run.error, run.answer, run.state, run.exit) == (
+        "",
+        "It said hello.",
+        RunState.DONE,
+        Exit.ANSWER,
+    )
     assert [p["arguments"] for p in bench.sent()] == [{"text": "hello"}]
     turns = await db_call(rows, Turn, run)
     assert run.input_tokens == sum(t.input_tokens for t in turns) > 0
@@ -62,9 +71,15 @@ async def test_the_model_sees_its_whitelist_and_nothing_else(bench: Bench, worke
         echo = bench.server("echo", "echo", "pid")
         bench.server("slow", "count")
         asked = calls(
-            ("slow__count", {}), ("echo__nonsense", {}), ("slow::count", {}), ("SLOW__count", {}), ("count", {}),
-            ("expert", {}), ("../slow__count", {}), ("slow__count\u200b", {}),
-        )  # fmt: skip
+            ("slow__count", {}),
+            ("echo__nonsense", {}),
+            ("slow::count", {}),
+            ("SLOW__count", {}),
+            ("count", {}),
+            ("expert", {}),
+            ("../slow__count", {}),
+            ("slow__count\u200b", {}),
+        )
         bench.expert(bench.model("m", asked, {"text": "done"}), uses=[echo])
         return bench.start()
 
@@ -79,7 +94,8 @@ async def test_the_model_sees_its_whitelist_and_nothing_else(bench: Bench, worke
 async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         bench.expert(
-            bench.model("m", calls(("echo__echo", '{"text": ')), {"text": "{{ last.text }}"}), uses=[bench.server()]
+            bench.model("m", calls(("echo__echo", '{"text": ')), {"text": "{{ last.text }}"}),
+            uses=[bench.server()],
         )
         return bench.start()
 
@@ -89,10 +105,13 @@ async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) 
     assert bench.sent() == []
 
 
-async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(bench: Bench, worker: Any) -> None:
+async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
         server = add_server("echo", tool("echo", WORDS), env={"FAKE_JOURNAL": str(bench.journal)})
-        wrong, right = calls(("echo__echo", {"text": 5})), calls(("echo__echo", {"text": "five"}))
+        wrong = calls(("echo__echo", {"text": 5}))
+        right = calls(("echo__echo", {"text": "five"}))
         bench.expert(bench.model("m", wrong, right, ANSWER), uses=[server])
         return bench.start()
 
@@ -105,7 +124,9 @@ async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(b
 
 
 @pytest.mark.exhaustive
-async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(bench: Bench, worker: Any) -> None:
+async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
         server = bench.server("slow", "count", request_timeout=2.0)
         asked = calls(("slow__count", {"steps": 1000, "pause": 0.1}))
@@ -114,7 +135,8 @@ async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(ben
 
     run = await db_call(prepare)
     here = await worker()
-    await here.engine.pool.connect((await db_call(Server.objects.get)).pk)  # the time is the call's, not the start's
+    # the time is the call's, not the start's
+    await here.engine.pool.connect((await db_call(Server.objects.get)).pk)
     run = await here.drive(run)
     assert run.answer.startswith("Tool execution timed out. OUTCOME UNKNOWN")
     await until(lambda: len(bench.sent()) == 1)
@@ -138,8 +160,12 @@ async def test_the_last_step_offers_no_tools(bench: Bench, worker: Any) -> None:
 
 async def test_the_next_model_answers_when_the_first_cannot(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
-        broke = bench.model("broke", {"text": "never", "attempts": [{"status": 401, "message": "no"}]})
-        limited = bench.model("limited", {"text": "never", "attempts": [{"status": 429, "retry_after": 60}] * 9})
+        broke = bench.model(
+            "broke", {"text": "never", "attempts": [{"status": 401, "message": "no"}]}
+        )
+        limited = bench.model(
+            "limited", {"text": "never", "attempts": [{"status": 429, "retry_after": 60}] * 9}
+        )
         good = bench.model("good", {"text": "here"})
         bench.expert(broke, limited, good)
         return bench.start()
@@ -156,7 +182,9 @@ async def test_the_next_model_answers_when_the_first_cannot(bench: Bench, worker
 
 async def test_without_any_model_the_run_says_so(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
-        bench.expert(bench.model("broke", {"text": "x", "attempts": [{"status": 401, "message": "no"}]}))
+        bench.expert(
+            bench.model("broke", {"text": "x", "attempts": [{"status": 401, "message": "no"}]})
+        )
         return bench.start()
 
     run = await db_call(prepare)
@@ -191,7 +219,9 @@ async def test_a_large_result_is_stored_and_read_page_by_page(bench: Bench, work
     assert handle in first.result
 
 
-async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(bench: Bench, worker: Any) -> None:
+async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(
+    bench: Bench, worker: Any
+) -> None:
     def prepare() -> Run:
         model = bench.model(
             "m",
@@ -216,7 +246,12 @@ async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(be
     told = next(entry for entry in said if entry["event"] == "agent:context")
     for name in ("projected_tokens", "limit_tokens", "remaining_tokens"):
         assert asked[0].details[name] == told[name]
-    labels = {"provider": "scripts", "model": "scripts/m", "trigger": "tool_preflight", "outcome": "final"}
+    labels = {
+        "provider": "scripts",
+        "model": "scripts/m",
+        "trigger": "tool_preflight",
+        "outcome": "final",
+    }
     told = await db_call(served)
     assert told["ai_agent_context_guard_events_total", frozenset(labels.items())] == 1
     assert ("ai_agent_context_guard_remaining_tokens", frozenset(labels.items())) in told
@@ -228,8 +263,14 @@ async def test_what_the_window_cannot_hold_is_refused_and_the_model_concludes(be
 async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         dear = bench.model(
-            "m", LOOK, repeat=True, final={"text": "short of money"}, input_price="100", output_price="1000", max_output=100
-        )  # fmt: skip
+            "m",
+            LOOK,
+            repeat=True,
+            final={"text": "short of money"},
+            input_price="100",
+            output_price="1000",
+            max_output=100,
+        )
         bench.expert(dear, uses=[bench.server()], max_cost=Decimal("0.5"), max_steps=50)
         return bench.start()
 
@@ -253,7 +294,9 @@ async def test_energy_adds_up_and_ends_a_run_in_time(bench: Bench, worker: Any) 
     assert (run.exit, run.energy, len(bench.sent())) == (Exit.BUDGET, 7.5, 3)
 
 
-async def test_what_a_server_tells_every_model_stands_once_in_the_prompt(bench: Bench, worker: Any) -> None:
+async def test_what_a_server_tells_every_model_stands_once_in_the_prompt(
+    bench: Bench, worker: Any
+) -> None:
     prompts: list[str] = []
 
     async def listening(target: Any, messages: Any, tools: Any, **more: Any) -> Any:
@@ -278,7 +321,9 @@ async def test_an_answer_that_fits_no_schema_gets_one_more_try(bench: Bench, wor
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
     def prepare() -> Run:
-        model = bench.model("m", {"text": '{"n": "five"}'}, final={"text": '```json\n{"n": 5}\n```'})
+        model = bench.model(
+            "m", {"text": '{"n": "five"}'}, final={"text": '```json\n{"n": 5}\n```'}
+        )
         bench.expert(model, output_schema=schema, uses=[bench.server()])
         return bench.start()
 
@@ -290,7 +335,9 @@ async def test_an_answer_that_fits_no_schema_gets_one_more_try(bench: Bench, wor
 
 async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
-        bench.expert(bench.model("m", {"text": "no json"}, repeat=True), output_schema={"type": "object"})
+        bench.expert(
+            bench.model("m", {"text": "no json"}, repeat=True), output_schema={"type": "object"}
+        )
         return bench.start()
 
     run = await db_call(prepare)
@@ -300,7 +347,12 @@ async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any)
 
 
 async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, worker: Any) -> None:
-    asked = calls(*((f"slow__{name}", {"steps": 1, "pause": 0.3}) for name in ("read", "read", "count", "read")))
+    asked = calls(
+        *(
+            (f"slow__{name}", {"steps": 1, "pause": 0.3})
+            for name in ("read", "read", "count", "read")
+        )
+    )
 
     def prepare() -> Run:
         server = bench.server("slow", "count", "read", read_only=["read"])
@@ -310,7 +362,8 @@ async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, w
     run = await db_call(prepare)
     run = await (await worker()).drive(run)
     records = sorted(
-        await db_call(lambda: list(Invocation.objects.filter(request_id=run.pk))), key=lambda r: r.dispatched_at
+        await db_call(lambda: list(Invocation.objects.filter(request_id=run.pk))),
+        key=lambda r: r.dispatched_at,
     )
     names = [r.tool_name for r in records]
     assert names == ["read", "read", "count", "read"]
@@ -321,11 +374,14 @@ async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, w
 
 
 async def start_long_call(bench: Bench, worker: Any) -> Run:
-    """Start a run whose only call takes a hundred seconds; return it when the server has that call."""
+    """Start a run whose only call takes a hundred seconds; return it when the server has that
+    call."""
 
     def prepare() -> Run:
         server = bench.server("slow", "count")
-        bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
+        bench.expert(
+            bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server]
+        )
         return bench.start()
 
     run = await db_call(prepare)
@@ -348,7 +404,8 @@ async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_la
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a call is recorded in the background, perhaps after the run was cancelled."""
-    real, looks = tool_calls.recorded, list[str]()
+    real = tool_calls.recorded
+    looks = list[str]()
 
     def late(invocation: str) -> Any:
         looks.append(invocation)
@@ -366,7 +423,9 @@ async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_la
 async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
     def prepare() -> tuple[Run, Run]:
         server = bench.server()
-        long = bench.model("long", calls(("echo__echo", {"text": "word " * 1000})), {"text": "short"})
+        long = bench.model(
+            "long", calls(("echo__echo", {"text": "word " * 1000})), {"text": "short"}
+        )
         tiny = bench.model("tiny", {"text": "a long answer without any call " * 20})
         bench.expert(long, uses=[server], name="reads")
         bench.expert(tiny, name="talks")
@@ -379,9 +438,13 @@ async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
 
 
 @pytest.mark.parametrize(("price", "gain"), [("500", 1), ("0.001", -1)])
-async def test_money_is_reckoned_against_the_callers_model(bench: Bench, worker: Any, price: str, gain: int) -> None:
+async def test_money_is_reckoned_against_the_callers_model(
+    bench: Bench, worker: Any, price: str, gain: int
+) -> None:
     def prepare() -> Run:
-        bench.model("theirs", {"text": "never asked"}, input_price=price, output_price=price, compared=True)
+        bench.model(
+            "theirs", {"text": "never asked"}, input_price=price, output_price=price, compared=True
+        )
         bench.expert(bench.model("m", LOOK, ANSWER), uses=[bench.server()])
         return bench.start()
 
@@ -396,13 +459,19 @@ async def test_a_call_that_outlasts_the_runs_time_is_cancelled_and_the_model_con
     def prepare() -> Run:
         server = bench.server("slow", "count", request_timeout=0)
         asked = calls(("slow__count", {"steps": 1000, "pause": 0.1}))
-        seconds = int(HANG_LIMIT / 6)  # the test waits so long; the model must conclude in a fifth of it
-        bench.expert(bench.model("m", asked, final={"text": "as far as I came"}), uses=[server], max_seconds=seconds)
+        # the test waits so long; the model must conclude in a fifth of it
+        seconds = int(HANG_LIMIT / 6)
+        bench.expert(
+            bench.model("m", asked, final={"text": "as far as I came"}),
+            uses=[server],
+            max_seconds=seconds,
+        )
         return bench.start()
 
     run = await db_call(prepare)
     here = await worker()
-    await here.engine.pool.connect((await db_call(Server.objects.get)).pk)  # the time is the call's, not the start's
+    # the time is the call's, not the start's
+    await here.engine.pool.connect((await db_call(Server.objects.get)).pk)
     run = await here.drive(run)
     assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.TIME_LIMIT, "as far as I came")
     assert await db_call(states, run) == [("slow__count", "unknown")]
@@ -426,9 +495,13 @@ async def test_a_model_that_stays_silent_is_left_for_the_next(bench: Bench, work
 
 
 @pytest.mark.parametrize("fields", [{"max_seconds": 1}])
-async def test_time_that_is_over_ends_the_run(bench: Bench, worker: Any, fields: dict[str, Any]) -> None:
+async def test_time_that_is_over_ends_the_run(
+    bench: Bench, worker: Any, fields: dict[str, Any]
+) -> None:
     def prepare() -> Run:
-        bench.expert(bench.model("m", {"text": "late", "attempts": [{"stall": True}] * 5}), **fields)
+        bench.expert(
+            bench.model("m", {"text": "late", "attempts": [{"stall": True}] * 5}), **fields
+        )
         return bench.start()
 
     run = await db_call(prepare)

@@ -1,4 +1,5 @@
-"""Workers are killed at random moments, again and again: no write is ever repeated, and every run ends."""
+"""Workers are killed at random moments, again and again: no write is ever repeated, and every run
+ends."""
 
 from __future__ import annotations
 
@@ -26,14 +27,24 @@ from tests.subagents.kit import Bench, ready_provider
 from tests.waiting import HANG_LIMIT
 
 # ``python -m tests.fault.kills 300`` kills whole processes, as often as wanted.
-RUNS, KILLS, LONGEST = 15, 24, 400  # milliseconds of a worker's life, once it works
+# milliseconds of a worker's life, once it works
+RUNS = 15
+KILLS = 24
+LONGEST = 400
 A_FEW = 8  # kills; each hits every run that is under way
 TEN = 10  # runs: more of them at once would take each other's time on a busy machine
 EACH = 2  # kills at each failpoint: the first time that a worker gets there, and the second
 POINTS = [
-    "run_leased", "run_turn_begun", "run_turn_ended", "run_call_started", "run_call_answered", "run_call_ended",
-    "run_ending", "after_send", "before_end",
-]  # fmt: skip
+    "run_leased",
+    "run_turn_begun",
+    "run_turn_ended",
+    "run_call_started",
+    "run_call_answered",
+    "run_call_ended",
+    "run_ending",
+    "after_send",
+    "before_end",
+]
 
 
 @pytest.fixture
@@ -49,7 +60,13 @@ def crowd(site_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     server = bench.server("slow", "write", "read", read_only=["read"], request_timeout=1)
     expert = bench.expert(model, uses=[server], max_seconds=3600, max_steps=20)
     for unit in Unit:
-        row = Budget(slug=unit.value, agent=expert.agent, unit=unit.value, period="month", hard=Decimal(10**6))
+        row = Budget(
+            slug=unit.value,
+            agent=expert.agent,
+            unit=unit.value,
+            period="month",
+            hard=Decimal(10**6),
+        )
         save_budget(budget=row, actor="test")
     return bench
 
@@ -111,22 +128,31 @@ def _judge(bench: Bench, started: list[Run]) -> None:
     calls = list(ToolCall.objects.filter(name="slow__write"))
     assert len(calls) == 3 * len(started)
     for call in calls:
-        assert fits(call, Invocation.objects.filter(pk=call.invocation).first(), writes), (call, call.state)
+        assert fits(call, Invocation.objects.filter(pk=call.invocation).first(), writes), (
+            call,
+            call.state,
+        )
     _budgets_agree()
-    forget_stale(timezone.now())  # as the clock does; the workers' own rows are older than the rule allows by now
+    # as the clock does; the workers' own rows are older than the rule allows by now
+    forget_stale(timezone.now())
     assert broken() == []
     unknown = sum(call.state == CallState.UNKNOWN for call in calls)
     print(f"{len(calls)} writes, {sum(writes.values())} received, {unknown} unknown")
 
 
 def _budgets_agree() -> None:
-    """Each turn and call is in the books once, whoever died in it: what they say is what the records of runs and calls say."""
+    """Each turn and call is in the books once, whoever died in it: what they say is what the
+    records of runs and calls say."""
     spending.settle_due()
     books = {row.unit: standings([row])[row.pk].book for row in Budget.objects.all()}
-    ran = Run.objects.aggregate(cost=Sum("cost"), tokens=Sum(F("input_tokens") + F("output_tokens")))
+    ran = Run.objects.aggregate(
+        cost=Sum("cost"), tokens=Sum(F("input_tokens") + F("output_tokens"))
+    )
     sent = Invocation.objects.exclude(dispatched_at=None).exclude(state=State.NOT_SENT).count()
     spent = {unit: book.spent for unit, book in books.items()}
     assert spent == {"money": of_dollars(ran["cost"]), "tokens": ran["tokens"], "calls": sent}
     held = {*BudgetReservation.objects.values_list("reference", flat=True)}
-    assert not Invocation.objects.filter(pk__in=held).exists(), "what is held is for calls that were never begun"
+    assert not Invocation.objects.filter(pk__in=held).exists(), (
+        "what is held is for calls that were never begun"
+    )
     assert books["money"].reserved == books["tokens"].reserved == 0

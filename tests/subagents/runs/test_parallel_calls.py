@@ -20,7 +20,9 @@ from tests.waiting import until
 async def test_writing_calls_go_together_if_the_expert_tool_says_so_and_nobody_is_asked(
     bench: Bench, worker: Any, asks: bool
 ) -> None:
-    asked = calls(*(("slow__count", {"steps": 1, "pause": pause}) for pause in (0.3, 0.3, 0.4, 0.3)))
+    asked = calls(
+        *(("slow__count", {"steps": 1, "pause": pause}) for pause in (0.3, 0.3, 0.4, 0.3))
+    )
 
     def prepare() -> Run:
         server = bench.server("slow", "count")
@@ -37,10 +39,14 @@ async def test_writing_calls_go_together_if_the_expert_tool_says_so_and_nobody_i
         assert max(each.dispatched_at for each in sent) < min(each.finished_at for each in sent)
         return
     waiting = await until(
-        lambda: db_call(lambda: Invocation.objects.filter(request_id=run.pk, state="pending").first())
+        lambda: db_call(
+            lambda: Invocation.objects.filter(request_id=run.pk, state="pending").first()
+        )
     )
     assert json.loads(waiting.arguments)["pause"] == 0.4
-    assert await db_call(Invocation.objects.filter(request_id=run.pk).count) == 3, "the last one waits behind it"
+    assert await db_call(Invocation.objects.filter(request_id=run.pk).count) == 3, (
+        "the last one waits behind it"
+    )
     await db_call(runs.cancel, run_id=run.pk, actor="test")
     here.runs.wake(run.pk)
     await until(lambda: db_call(lambda: Run.objects.get(pk=run.pk).finished_at))

@@ -69,7 +69,11 @@ MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
     "a tool that is switched off": (off, "disabled", "Enable it"),
     "a server that is disabled": (server_off, "its server is disabled", "enable the server"),
     "a tool that was never seen": (awaited, "docs::read", "Confirm and test"),
-    "a model that is switched off": (model_off, "All models of the expert tool", "Enable one of its models"),
+    "a model that is switched off": (
+        model_off,
+        "All models of the expert tool",
+        "Enable one of its models",
+    ),
     "a provider without key": (no_key, "does not have a key", "Enter the key in the admin"),
     "a credential without value": (
         empty_credential,
@@ -99,7 +103,9 @@ def test_what_is_missing_is_named_before_anything_is_spent(bench: Bench, name: s
 @pytest.mark.one_database
 def test_one_model_with_a_key_is_enough(bench: Bench) -> None:
     other = Provider.objects.create(slug="paid", kind="anthropic")
-    bench.expert(LanguageModel.objects.create(provider=other, name="x"), bench.model("m", {"text": "yes"}))
+    bench.expert(
+        LanguageModel.objects.create(provider=other, name="x"), bench.model("m", {"text": "yes"})
+    )
     assert bench.start().state == RunState.QUEUED
 
 
@@ -138,15 +144,22 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
 ) -> None:
     monkeypatch.setenv("MODEL_KEY", SECRET)
     credential = Credential(name="team", scope=["provider:scripts"])
-    Configuration.objects.update_or_create(id=1, defaults={"variable_scope": {"MODEL_KEY": credential.scope}})
+    Configuration.objects.update_or_create(
+        id=1, defaults={"variable_scope": {"MODEL_KEY": credential.scope}}
+    )
     credential.value = "blue"
     credential.save()
     provider = providers.save_provider(
-        provider=Provider.objects.get(), actor="test", key="${MODEL_KEY}", headers={"X-Team": "Bearer ${cred:team}"}
+        provider=Provider.objects.get(),
+        actor="test",
+        key="${MODEL_KEY}",
+        headers={"X-Team": "Bearer ${cred:team}"},
     )
     confirmed(provider)
     model = bench.model("m", {"text": "x"})
-    with pytest.raises(SlipsnisseError, match='"scripts" refers to a value that does not exist') as refusal:
+    with pytest.raises(
+        SlipsnisseError, match='"scripts" refers to a value that does not exist'
+    ) as refusal:
         target_for(model.pk, temperature=0, at_most=5)
     assert SECRET not in str(refusal.value)
     with override_settings(PASS_ENV=["MODEL_KEY"]):
@@ -163,7 +176,10 @@ async def test_a_key_that_is_not_to_be_had_in_the_worker_leaves_the_model_to_the
     def prepare() -> Run:
         other = Provider(slug="paid", kind="openai")
         providers.save_provider(provider=other, actor="test", key="${NOT_HERE}")
-        bench.expert(LanguageModel.objects.create(provider=other, name="x"), bench.model("m", {"text": "yes"}))
+        bench.expert(
+            LanguageModel.objects.create(provider=other, name="x"),
+            bench.model("m", {"text": "yes"}),
+        )
         return bench.start()
 
     run = await db_call(prepare)
@@ -176,7 +192,8 @@ async def test_a_key_that_is_not_to_be_had_in_the_worker_leaves_the_model_to_the
 @pytest.mark.one_database
 async def test_tools_of_one_name_on_two_servers_are_told_apart(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
-        one, two = bench.server("echo", slug="docs"), bench.server("echo", slug="files")
+        one = bench.server("echo", slug="docs")
+        two = bench.server("echo", slug="files")
         asked = calls(("docs__echo", {"text": "to docs"}), ("files__echo", {"text": "to files"}))
         bench.expert(bench.model("m", asked, {"text": "done"}), uses=[one, two])
         return bench.start()
@@ -185,4 +202,7 @@ async def test_tools_of_one_name_on_two_servers_are_told_apart(bench: Bench, wor
     run = await (await worker()).drive(run)
     assert run.state == RunState.DONE
     sent = await db_call(lambda: dict(Invocation.objects.values_list("server_slug", "arguments")))
-    assert {server: "to " + server in arguments for server, arguments in sent.items()} == {"docs": True, "files": True}
+    assert {server: "to " + server in arguments for server, arguments in sent.items()} == {
+        "docs": True,
+        "files": True,
+    }

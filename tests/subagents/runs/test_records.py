@@ -48,7 +48,9 @@ def test_no_turn_is_begun_without_the_lease(held: Lease, worst: Decimal) -> None
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "0.5"), ("0.25", "0.75")])
-def test_a_turn_that_was_cut_off_counts_as_spent(held: Lease, before: str | None, after: str) -> None:
+def test_a_turn_that_was_cut_off_counts_as_spent(
+    held: Lease, before: str | None, after: str
+) -> None:
     Run.objects.update(cost=before)
     records.begin_turn(held, worst=Decimal("0.5"))
     Run.objects.update(lease_until=None)  # its worker died
@@ -65,19 +67,36 @@ def test_a_run_without_prices_stays_without_a_cost(held: Lease) -> None:
 
 
 async def test_what_a_run_has_used_stands_in_its_accounting(bench: Bench, worker: Any) -> None:
-    """By itself, with nothing of it written by a test: what the provider said it counted, and every tool call."""
+    """By itself, with nothing of it written by a test: what the provider said it counted, and every
+    tool call."""
 
     def prepare() -> Run:
-        asked = calls(("echo__echo", {"text": "hello"}), usage={"input": 300, "output": 40, "cached": 100})
+        asked = calls(
+            ("echo__echo", {"text": "hello"}), usage={"input": 300, "output": 40, "cached": 100}
+        )
         answer = {"text": "done", "usage": {"input": 500, "output": 60}}
         bench.expert(bench.model("m", asked, answer), uses=[bench.server()])
         return bench.start()
 
-    begun = await db_call(prepare)  # before there is a worker, which hears of changes a moment later
+    # before there is a worker, which hears of changes a moment later
+    begun = await db_call(prepare)
     run = await (await worker()).drive(begun)
     first, tool, second = await db_call(lambda: list(entries(run)))
-    counted = ("type", "status", "model", "inputTokens", "outputTokens", "totalTokens", "cachedTokens")
+    counted = (
+        "type",
+        "status",
+        "model",
+        "inputTokens",
+        "outputTokens",
+        "totalTokens",
+        "cachedTokens",
+    )
     assert [first[name] for name in counted] == ["llm", "ok", "m", 300, 40, 340, 100]
     assert [second[name] for name in counted] == ["llm", "ok", "m", 500, 60, 560, 0]
-    assert (tool["type"], tool["status"], tool["mcpServer"], tool["command"]) == ("tool", "done", "echo", "echo")
+    assert (tool["type"], tool["status"], tool["mcpServer"], tool["command"]) == (
+        "tool",
+        "done",
+        "echo",
+        "echo",
+    )
     assert min(first["latency"], tool["latency"]) > 0

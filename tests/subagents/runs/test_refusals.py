@@ -1,4 +1,5 @@
-"""The database refuses to write while a run is under way: the run goes on afterwards, and no tool call is repeated."""
+"""The database refuses to write while a run is under way: the run goes on afterwards, and no tool
+call is repeated."""
 
 from __future__ import annotations
 
@@ -25,16 +26,23 @@ pytestmark = pytest.mark.fault
 def kinds() -> list[Any]:
     """Reading only in the gate; the others where everything runs."""
     found = []
-    for vendor, mark, names in (("sqlite", "one_database", SQLITE), ("postgres", "postgres_only", POSTGRES)):
+    for vendor, mark, names in (
+        ("sqlite", "one_database", SQLITE),
+        ("postgres", "postgres_only", POSTGRES),
+    ):
         for name in names:
-            marks = [getattr(pytest.mark, mark), *([] if name == "read only" else [pytest.mark.exhaustive])]
+            marks = [
+                getattr(pytest.mark, mark),
+                *([] if name == "read only" else [pytest.mark.exhaustive]),
+            ]
             found.append(pytest.param(name, marks=marks, id=f"{vendor}-{name}"))
     return found
 
 
 @pytest.fixture
 def role(request: pytest.FixtureRequest, live_db: None) -> Iterator[None]:
-    """The product runs as somebody whose privileges can be revoked; the next test gets other sessions."""
+    """The product runs as somebody whose privileges can be revoked; the next test gets other
+    sessions."""
     postgres = connection.vendor == "postgresql"
     with ExitStack() as stack:
         if request.node.callspec.params["kind"] == "revoked privileges":
@@ -50,7 +58,8 @@ def role(request: pytest.FixtureRequest, live_db: None) -> Iterator[None]:
 async def test_a_run_goes_on_after_its_database_refused(
     bench: Bench, worker: Any, role: None, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried, real = list[BaseException](), patience.is_passing
+    tried = list[BaseException]()
+    real = patience.is_passing
 
     def judged(error: BaseException) -> bool:
         tried.append(error)

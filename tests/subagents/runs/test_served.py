@@ -28,7 +28,8 @@ async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: 
     told: list[str] = []
 
     async def once_told(*given: Any, **more: Any) -> Any:
-        """The model answers when the host has heard that it thinks: a state that is over is told to nobody."""
+        """The model answers when the host has heard that it thinks: a state that is over is told to
+        nobody."""
         await until(lambda: any("thinking" in each for each in told))
         return await complete(*given, **more)
 
@@ -42,22 +43,29 @@ async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: 
 async def test_what_a_run_calls_belongs_to_the_conversation_of_the_call_that_started_it(
     bench: Bench, working: Any
 ) -> None:
-    """Also where that is narrowed to other servers: what the run may call is said by the tool's own whitelist."""
+    """Also where that is narrowed to other servers: what the run may call is said by the tool's own
+    whitelist."""
 
     def begun() -> str:
         offered(bench)
         elsewhere = add_server("multi", tool("all"))
-        return Conversation.objects.create(agent=Agent.objects.get(slug="ann"), servers=[elsewhere.slug]).pk
+        return Conversation.objects.create(
+            agent=Agent.objects.get(slug="ann"), servers=[elsewhere.slug]
+        ).pk
 
     conversation = await db_call(begun)
     outcome = await call(await working(), conversation=conversation)
     assert outcome.result == {"content": [{"type": "text", "text": "It said hello."}]}
-    made = await db_call(lambda: sorted(Invocation.objects.values_list("exposed_name", "conversation")))
+    made = await db_call(
+        lambda: sorted(Invocation.objects.values_list("exposed_name", "conversation"))
+    )
     assert made == [("echo__echo", conversation), ("expert", conversation)]
     assert (await db_call(Run.objects.get)).conversation_id == conversation
 
 
-async def test_the_links_of_a_result_are_kept_for_the_page_of_the_run(bench: Bench, working: Any) -> None:
+async def test_the_links_of_a_result_are_kept_for_the_page_of_the_run(
+    bench: Bench, working: Any
+) -> None:
     def prepare() -> None:
         server = bench.server("multi", "all")
         turns = calls(("multi__all", {})), {"text": "It said {{ last.text }}."}
@@ -101,7 +109,12 @@ async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> 
     ],
 )
 async def test_its_annotations_follow_from_what_it_may_use(
-    bench: Bench, working: Any, confirmed: dict[str, bool], read_only: bool, destructive: bool, open_world: bool
+    bench: Bench,
+    working: Any,
+    confirmed: dict[str, bool],
+    read_only: bool,
+    destructive: bool,
+    open_world: bool,
 ) -> None:
     def prepare() -> None:
         offered(bench)
@@ -111,8 +124,10 @@ async def test_its_annotations_follow_from_what_it_may_use(
     listing = (await working()).engine.catalogue("default", "ann").entries["expert"].listing
     hints = listing["annotations"]
     assert (hints["readOnlyHint"], hints["destructiveHint"], hints["openWorldHint"]) == (
-        read_only, destructive, open_world,
-    )  # fmt: skip
+        read_only,
+        destructive,
+        open_world,
+    )
 
 
 async def test_what_goes_wrong_is_a_tool_execution_error(bench: Bench, working: Any) -> None:
@@ -135,7 +150,9 @@ async def test_a_key_that_its_worker_does_not_get_is_named(bench: Bench, working
     await db_call(prepare)
     outcome = await call(await working())
     assert outcome.result is not None
-    assert "refers to a value that does not exist: ${OAI_KEY}" in outcome.result["content"][0]["text"]
+    assert (
+        "refers to a value that does not exist: ${OAI_KEY}" in outcome.result["content"][0]["text"]
+    )
 
 
 async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, working: Any) -> None:
@@ -160,9 +177,12 @@ async def test_a_caller_that_leaves_cancels_down_to_the_server(bench: Bench, wor
 
 async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: Any) -> None:
     def prepare() -> None:
-        outer = offered(bench, calls(("inner", {"text": "deep"})), {"text": "inner said: {{ last.text }}"})
+        outer = offered(
+            bench, calls(("inner", {"text": "deep"})), {"text": "inner said: {{ last.text }}"}
+        )
         inner = bench.expert(
-            bench.model("i", calls(("expert", {"text": "back"})), {"text": "{{ last.text }}"}), name="inner"
+            bench.model("i", calls(("expert", {"text": "back"})), {"text": "{{ last.text }}"}),
+            name="inner",
         )
         inner.users.add(outer.agent)
         outer.users.add(inner.agent)
@@ -179,7 +199,8 @@ async def test_a_run_that_a_busy_database_made_us_leave_is_found_by_the_clock(
     bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await db_call(offered, bench)
-    refusals, take = [OperationalError("database is locked")], lease.take
+    refusals = [OperationalError("database is locked")]
+    take = lease.take
 
     def busy_once(*args: Any, **options: Any) -> Any:
         if refusals:
@@ -204,11 +225,19 @@ async def test_a_servers_tool_an_expert_tool_and_our_own_are_listed_and_called_a
     await db_call(prepare)
     here = await working()
     entries = here.engine.catalogue("default", "ann").entries
-    asked = {"echo__echo": {"text": "x"}, "expert": {"text": "hello"}, "mcp_approval_status": {"id": "none"}}
+    asked = {
+        "echo__echo": {"text": "x"},
+        "expert": {"text": "hello"},
+        "mcp_approval_status": {"id": "none"},
+    }
     for name, arguments in asked.items():
         assert entries[name].listing["name"] == name
         assert entries[name].listing["inputSchema"]["type"] == "object"
         outcome = await call(here, name, arguments=arguments)
         assert outcome.result is not None
         record = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
-        assert (record.exposed_name, record.agent_slug, bool(record.finished_at)) == (name, "ann", True)
+        assert (record.exposed_name, record.agent_slug, bool(record.finished_at)) == (
+            name,
+            "ann",
+            True,
+        )

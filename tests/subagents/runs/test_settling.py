@@ -1,4 +1,5 @@
-"""What an operator says of a call whose outcome nobody knows: "make it again" is made or refused, never lost."""
+"""What an operator says of a call whose outcome nobody knows: "make it again" is made or refused,
+never lost."""
 
 from __future__ import annotations
 
@@ -24,10 +25,13 @@ class Slow:
     """A model that asks for a call, and thinks about its next answer until it is let."""
 
     def __init__(self) -> None:
-        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
         self.seen: list[list[dict[str, Any]]] = []
 
-    async def __call__(self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any) -> Reply:
+    async def __call__(
+        self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> Reply:
         self.seen.append(messages)
         if len(messages) == 2:
             return Reply("", (WRITE,), Usage(10, 5), "calls", "m", None)
@@ -49,7 +53,8 @@ def prepared(bench: Bench) -> Run:
 
 async def thinking(bench: Bench, worker: Any) -> tuple[Run, ToolCall, Slow, Any]:
     """A run whose only call is unknown, while its model is asked what to do now."""
-    run, model = await db_call(prepared, bench), Slow()
+    run = await db_call(prepared, bench)
+    model = Slow()
     here = await worker(complete=model)
     here.runs.wake(run.pk)
     await until(model.asked.is_set)
@@ -61,10 +66,14 @@ async def ended(run: Run) -> Run:
     return await db_call(Run.objects.get, pk=run.pk)
 
 
-async def test_a_call_is_made_again_although_the_model_is_asked_already(bench: Bench, worker: Any) -> None:
+async def test_a_call_is_made_again_although_the_model_is_asked_already(
+    bench: Bench, worker: Any
+) -> None:
     run, call, model, _ = await thinking(bench, worker)
     settled = await db_call(runs.settle, call_id=call.pk, as_what="repeat", actor="ann")
-    assert (settled.state, settled.result) == (CallState.PLANNED, UNKNOWN_OUTCOME), "still what the model was told"
+    assert (settled.state, settled.result) == (CallState.PLANNED, UNKNOWN_OUTCOME), (
+        "still what the model was told"
+    )
     await until(lambda: len(model.seen) >= 3)
     model.go.set()
     done = await ended(run)
@@ -102,7 +111,9 @@ async def test_a_run_that_concludes_makes_nothing_again(bench: Bench, worker: An
 
 
 @pytest.mark.parametrize("how", ["cancel", "conclude"])
-async def test_what_is_not_made_any_more_keeps_what_was_told(bench: Bench, worker: Any, how: str) -> None:
+async def test_what_is_not_made_any_more_keeps_what_was_told(
+    bench: Bench, worker: Any, how: str
+) -> None:
     run, call, model, here = await thinking(bench, worker)
     await here.runs.stop()
 

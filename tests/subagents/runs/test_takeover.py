@@ -1,4 +1,5 @@
-"""A worker dies, or its database is away for a moment: the run goes on soon, and the gap is not its time."""
+"""A worker dies, or its database is away for a moment: the run goes on soon, and the gap is not its
+time."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def slow_run(bench: Bench) -> Run:
 
 
 def failing(
-    real: Callable[..., Any], times: int, error: type[Exception] = OperationalError, *, after: int = 1
+    real: Callable[..., Any],
+    times: int,
+    error: type[Exception] = OperationalError,
+    *,
+    after: int = 1,
 ) -> Callable[..., Any]:
     """``real``, but after some calls so many fail."""
     asked = itertools.count()
@@ -95,14 +100,17 @@ async def test_a_step_is_done_when_the_database_is_back(
     monkeypatch.setattr(where, place, flaky)
     done = await finished(bench, worker, prepare)
     assert (done.state, done.exit, done.answer) == (RunState.DONE, Exit.ANSWER, "It said hello.")
-    assert (len(bench.sent()), len(bench.models.journal)) == (2, 3), "what is paid for is not asked for again"
+    assert (len(bench.sent()), len(bench.models.journal)) == (2, 3), (
+        "what is paid for is not asked for again"
+    )
 
 
 @pytest.mark.both_databases
 async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked = records.end_turn, iter(range(1))
+    real = records.end_turn
+    asked = iter(range(1))
 
     def committed_and_lost(*args: Any, **kwargs: Any) -> None:
         real(*args, **kwargs)
@@ -122,7 +130,8 @@ async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
 async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_PARTING", HANG_LIMIT)  # a busy machine may need more to give it back
+    # a busy machine may need more to give it back
+    monkeypatch.setattr(driver, "_PARTING", HANG_LIMIT)
     run = await db_call(slow_run, bench)
     here = await worker()
     real = lease.renew
@@ -152,7 +161,9 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes seconds, once per worker: on the event loop nothing would be kept meanwhile."""
-    loading, go_on, real = threading.Event(), threading.Event(), client.loaded
+    loading = threading.Event()
+    go_on = threading.Event()
+    real = client.loaded
 
     @lru_cache(maxsize=1)
     def slow() -> ModuleType:
@@ -160,7 +171,8 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
         assert go_on.wait(4 * HANG_LIMIT)
         return real()
 
-    run = await db_call(slow_run, bench)  # first: a worker that has not heard of its agent connects nothing ahead
+    # first: a worker that has not heard of its agent connects nothing ahead
+    run = await db_call(slow_run, bench)
     here = await worker()  # loads it for real
     monkeypatch.setattr(client, "loaded", slow)
     monkeypatch.setattr(leases, "RENEW_EVERY", 0.05)
@@ -169,7 +181,9 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
         assert await asyncio.to_thread(loading.wait, HANG_LIMIT)
         held_until = (await db_call(Run.objects.get)).lease_until
         await until(lambda: db_call(Run.objects.exclude(lease_until=held_until).exists))
-        await until(lambda: [state.state for state in here.engine.pool.states().values()] == ["connected"])
+        await until(
+            lambda: [state.state for state in here.engine.pool.states().values()] == ["connected"]
+        )
     finally:
         go_on.set()
     await here.runs.stop()
@@ -202,7 +216,9 @@ def test_a_worker_that_is_not_forked_loads_while_it_still_starts(
     if loads:
         eventually(lambda: begun == ["loading"])
     looking = ("early-look", "warm-up")  # no join: one that is just being started cannot be joined
-    eventually(lambda: not any(each.name in looking for each in set(threading.enumerate()) - before))
+    eventually(
+        lambda: not any(each.name in looking for each in set(threading.enumerate()) - before)
+    )
     assert bool(begun) is loads
 
 
@@ -227,7 +243,12 @@ async def test_a_fault_of_ours_ends_the_run_and_says_so(
 
 
 async def test_a_database_that_is_read_only_for_a_moment_is_asked_again() -> None:
-    errors = iter([psycopg.errors.ReadOnlySqlTransaction("x"), psycopg.errors.IdleInTransactionSessionTimeout("x")])
+    errors = iter(
+        [
+            psycopg.errors.ReadOnlySqlTransaction("x"),
+            psycopg.errors.IdleInTransactionSessionTimeout("x"),
+        ]
+    )
 
     async def work() -> str:
         if error := next(errors, None):
@@ -249,7 +270,9 @@ async def test_an_error_of_ours_is_not_tried_again() -> None:
     assert len(asked) == 1
 
 
-async def test_a_database_that_stays_away_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_stays_away_is_not_asked_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[None] = []
 
     async def away() -> None:
@@ -271,32 +294,45 @@ def held_by(bench: Bench, worker: str) -> Run:
 
 
 def thirty_seconds(run: Run, since: float) -> bool:
-    """Whether its time is that; and what this machine has taken ``since`` then, by its steady clock."""
+    """Whether its time is that; and what this machine has taken ``since`` then, by its steady
+    clock."""
     return 28 < view(run.pk, now=timezone.now()).spent.seconds < 32 + time.monotonic() - since
 
 
 def test_a_gap_is_not_the_runs_time(bench: Bench) -> None:
-    run, now, since = held_by(bench, "dead"), timezone.now(), time.monotonic()
-    Run.objects.update(started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=50))
+    run = held_by(bench, "dead")
+    now = timezone.now()
+    since = time.monotonic()
+    Run.objects.update(
+        started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=50)
+    )
     assert lease.take(run.pk, worker="next") is not None  # last heard of 60 seconds ago
     assert thirty_seconds(run, since)
     assert lease.take(run.pk, worker="third") is None
 
 
 def test_nor_is_the_time_after_it_was_given_back(bench: Bench) -> None:
-    run, now, since = held_by(bench, "leaving"), timezone.now(), time.monotonic()
+    run = held_by(bench, "leaving")
+    now = timezone.now()
+    since = time.monotonic()
     lease.release(leases.Lease(run.pk, 1))
-    Run.objects.update(started_at=now - timedelta(seconds=90), idle_since=now - timedelta(seconds=60))
+    Run.objects.update(
+        started_at=now - timedelta(seconds=90), idle_since=now - timedelta(seconds=60)
+    )
     assert lease.take(run.pk, worker="next") is not None
     assert thirty_seconds(run, since)
     assert Run.objects.get().idle_since is None
 
 
 def test_waiting_for_people_is_not_taken_off_twice(bench: Bench) -> None:
-    run, now, since = held_by(bench, "dead"), timezone.now(), time.monotonic()
+    run = held_by(bench, "dead")
+    now = timezone.now()
+    since = time.monotonic()
     Run.objects.update(
-        started_at=now - timedelta(seconds=90), lease_until=now - timedelta(seconds=20), waiting_since=now - timedelta(seconds=60)
-    )  # fmt: skip
+        started_at=now - timedelta(seconds=90),
+        lease_until=now - timedelta(seconds=20),
+        waiting_since=now - timedelta(seconds=60),
+    )
     assert lease.take(run.pk, worker="next") is not None
     assert thirty_seconds(run, since)
 
@@ -338,33 +374,53 @@ def test_a_worker_frees_the_runs_of_the_one_that_it_replaces(
 def out_at(writer: str, call: str, **fields: Any) -> None:
     now = timezone.now()
     facts = {
-        "agent_slug": "a", "server_slug": "echo", "tool_name": "echo", "exposed_name": "echo__echo", "outcome": "allow",
-        "origin": "run", "received_at": now, "dispatched_at": now, "lease_until": now + timedelta(seconds=90),
-    }  # fmt: skip
+        "agent_slug": "a",
+        "server_slug": "echo",
+        "tool_name": "echo",
+        "exposed_name": "echo__echo",
+        "outcome": "allow",
+        "origin": "run",
+        "received_at": now,
+        "dispatched_at": now,
+        "lease_until": now + timedelta(seconds=90),
+    }
     Invocation.objects.create(id=call, state="dispatched", writer=writer, **facts | fields)
     audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
 
 
 @pytest.mark.both_databases
-def test_calls_of_a_process_that_is_dead_end_at_once(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_a_process_that_is_dead_end_at_once(
+    live_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "box")
     out_at("worker:box:47:aaaa", "1" * 32)
     out_at("worker:box:471:bbbb", "2" * 32)
     out_at("worker:elsewhere:47:cccc", "3" * 32)
     out_at("web:box:47:dddd", "4" * 32)
     assert reaping.bury("worker", 47, timezone.now()) == 1
-    assert list(Invocation.objects.exclude(state="dispatched").values_list("id", "state")) == [("1" * 32, "unknown")]
+    assert list(Invocation.objects.exclude(state="dispatched").values_list("id", "state")) == [
+        ("1" * 32, "unknown")
+    ]
 
 
 @pytest.mark.both_databases
-def test_a_call_that_ends_with_its_run_outlives_its_process(live_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_ends_with_its_run_outlives_its_process(
+    live_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "box")
     call = "5" * 32
     out_at("web:box:47:eeee", call)
-    task = long_calls.hand_over(call_id=call, fence=0, agent="a", endpoint="e", ttl_ms=60_000, poll_ms=1_000)
+    task = long_calls.hand_over(
+        call_id=call, fence=0, agent="a", endpoint="e", ttl_ms=60_000, poll_ms=1_000
+    )
     assert task is not None
     run = Run(
-        expert_name="digest", origin=runs.CALL, call_id=call, state=RunState.DONE, exit=Exit.ANSWER, answer="It is so."
+        expert_name="digest",
+        origin=runs.CALL,
+        call_id=call,
+        state=RunState.DONE,
+        exit=Exit.ANSWER,
+        answer="It is so.",
     )
     assert reaping.bury("web", 47, timezone.now()) == 0
     assert Invocation.objects.get().state == State.DISPATCHED
@@ -372,10 +428,14 @@ def test_a_call_that_ends_with_its_run_outlives_its_process(live_db: None, monke
     assert Invocation.objects.get().state == State.SUCCEEDED
 
 
-async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(bench: Bench, worker: Any) -> None:
+async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(
+    bench: Bench, worker: Any
+) -> None:
     def without_end() -> Run:
         asked = calls(("slow__count", {"steps": 10_000, "pause": 0.1}))
-        bench.expert(bench.model("m", asked, {"text": "counted"}), uses=[bench.server("slow", "count")])
+        bench.expert(
+            bench.model("m", asked, {"text": "counted"}), uses=[bench.server("slow", "count")]
+        )
         return bench.start()
 
     run = await db_call(without_end)

@@ -1,4 +1,5 @@
-"""The call of an expert tool as a task: answered by whoever ends the run, whoever has died meanwhile."""
+"""The call of an expert tool as a task: answered by whoever ends the run, whoever has died
+meanwhile."""
 
 from __future__ import annotations
 
@@ -46,13 +47,16 @@ async def has_status(outcome: CallOutcome, status: str) -> bool:
     return bool((await shown(outcome))["status"] == status)
 
 
-async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(bench: Bench, worker: Any) -> None:
+async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(
+    bench: Bench, worker: Any
+) -> None:
     await db_call(offered, bench)
     here = await worker()
     outcome = await begun(here)
     assert ((await shown(outcome))["status"], (await shown(outcome))["statusMessage"]) == (
-        "working", "Waiting for a worker.",
-    )  # fmt: skip
+        "working",
+        "Waiting for a worker.",
+    )
     run = await here.drive(await db_call(Run.objects.get))
     assert (run.state, run.call_id) == (RunState.DONE, outcome.invocation_id)
     view = await shown(outcome)
@@ -76,7 +80,9 @@ async def test_a_run_that_answers_a_question_of_the_calls_server_does_not_end_th
     assert (await shown(outcome))["status"] == "completed"
 
 
-async def test_the_process_that_took_the_call_may_die_and_a_clock_may_pass(bench: Bench, worker: Any) -> None:
+async def test_the_process_that_took_the_call_may_die_and_a_clock_may_pass(
+    bench: Bench, worker: Any
+) -> None:
     await db_call(offered, bench)
     outcome = await begun(await worker())
     assert await db_call(reaping.reap_calls, timezone.now() + LATER) == 0
@@ -98,10 +104,14 @@ async def test_what_goes_wrong_is_the_tasks_result(bench: Bench, worker: Any) ->
     )
 
 
-async def test_cancelling_the_task_cancels_the_run_down_to_the_server(bench: Bench, working: Any) -> None:
+async def test_cancelling_the_task_cancels_the_run_down_to_the_server(
+    bench: Bench, working: Any
+) -> None:
     def prepare() -> None:
         server = bench.server("slow", "count")
-        expert = bench.expert(bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server])
+        expert = bench.expert(
+            bench.model("m", calls(("slow__count", {"steps": 1000, "pause": 0.1}))), uses=[server]
+        )
         expert.users.add(Agent.objects.get(slug="ann"))
         expert.endpoints.add(Endpoint.objects.get(slug="default"))
 
@@ -139,12 +149,16 @@ async def test_a_long_answer_is_kept_whole(bench: Bench, worker: Any) -> None:
 
 
 def nested(bench: Bench) -> None:
-    outer = offered(bench, calls(("inner", {"text": "deep"})), {"text": "inner said: {{ last.text }}"})
+    outer = offered(
+        bench, calls(("inner", {"text": "deep"})), {"text": "inner said: {{ last.text }}"}
+    )
     inner = bench.expert(bench.model("i", {"text": "I am inner."}), name="inner")
     inner.users.add(outer.agent)
 
 
-async def test_an_expert_that_asks_another_sleeps_and_no_death_loses_the_answer(bench: Bench, worker: Any) -> None:
+async def test_an_expert_that_asks_another_sleeps_and_no_death_loses_the_answer(
+    bench: Bench, worker: Any
+) -> None:
     await db_call(nested, bench)
     here = await worker()
     await begun(here)
@@ -155,12 +169,16 @@ async def test_an_expert_that_asks_another_sleeps_and_no_death_loses_the_answer(
     await here.runs.stop()
     another = await worker()
     assert (await another.drive(inner)).answer == "I am inner."
-    assert (await db_call(Run.objects.get, pk=outer.pk)).wake_at is None, "its end has woken who asked"
+    assert (await db_call(Run.objects.get, pk=outer.pk)).wake_at is None, (
+        "its end has woken who asked"
+    )
     assert (await another.drive(outer)).answer == "inner said: I am inner."
     assert await db_call(states, outer) == [("inner", "done")]
 
 
-async def test_a_run_that_is_cancelled_cancels_those_that_it_has_asked(bench: Bench, worker: Any) -> None:
+async def test_a_run_that_is_cancelled_cancels_those_that_it_has_asked(
+    bench: Bench, worker: Any
+) -> None:
     await db_call(nested, bench)
     here = await worker()
     await begun(here)

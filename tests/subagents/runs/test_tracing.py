@@ -43,20 +43,35 @@ def leak() -> ObservedRequest:
     """A request and an answer with the secrets in all parts."""
     everywhere = " ".join([*FORMS, json.dumps({"key": KEY}), f"Bearer {KEY}"])
     return ObservedRequest(
-        "POST", f"https://me:{quote(PASSWORD, safe='')}@api.example/v1/chat?key={KEY}&alt=json",
-        [("Authorization", f"Bearer {KEY}"), ("x-api-key", KEY), ("X-Gateway", HEADER), ("Accept", "application/json"),
-         ("X-Note", f"sent with {KEY}")],
+        "POST",
+        f"https://me:{quote(PASSWORD, safe='')}@api.example/v1/chat?key={KEY}&alt=json",
+        [
+            ("Authorization", f"Bearer {KEY}"),
+            ("x-api-key", KEY),
+            ("X-Gateway", HEADER),
+            ("Accept", "application/json"),
+            ("X-Note", f"sent with {KEY}"),
+        ],
         body=json.dumps({"messages": [{"role": "user", "content": everywhere}]}).encode(),
         status=401,
-        answer_headers=[("content-type", "application/json"), ("set-cookie", "session=abcdef123"), ("x-your-key", KEY),
-                        ("x-echo", everywhere), ("location", f"https://api.example/?api_key={KEY}")],
-        answer=bytearray(json.dumps({"error": {"message": f"Incorrect API key: {everywhere}"}}).encode()),
-    )  # fmt: skip
+        answer_headers=[
+            ("content-type", "application/json"),
+            ("set-cookie", "session=abcdef123"),
+            ("x-your-key", KEY),
+            ("x-echo", everywhere),
+            ("location", f"https://api.example/?api_key={KEY}"),
+        ],
+        answer=bytearray(
+            json.dumps({"error": {"message": f"Incorrect API key: {everywhere}"}}).encode()
+        ),
+    )
 
 
 def leaking_target(key: str = KEY) -> Target:
     url = f"https://me:{quote(PASSWORD, safe='')}@api.example/v1"
-    return Target("compatible", "m", url, key, {"X-Gateway": HEADER, "Authorization": f"Bearer {key}"})
+    return Target(
+        "compatible", "m", url, key, {"X-Gateway": HEADER, "Authorization": f"Bearer {key}"}
+    )
 
 
 def test_secrets_are_removed_from_every_part_of_a_trace() -> None:
@@ -64,7 +79,12 @@ def test_secrets_are_removed_from_every_part_of_a_trace() -> None:
     text = json.dumps(found)
     assert [form for form in (*FORMS, "abcdef123") if form in text] == []
     assert found["headers"]["Accept"] == "application/json"
-    assert found["headers"]["Authorization"] == found["headers"]["x-api-key"] == found["headers"]["X-Gateway"] == "***"
+    assert (
+        found["headers"]["Authorization"]
+        == found["headers"]["x-api-key"]
+        == found["headers"]["X-Gateway"]
+        == "***"
+    )
     assert found["url"].endswith("api.example/v1/chat?key=***&alt=json")
     assert (found["method"], found["status"]) == ("POST", 401)
     assert "Incorrect API key" in found["responseBody"]
@@ -78,7 +98,9 @@ def test_a_short_key_is_removed_from_bodies() -> None:
 def test_a_secret_at_the_limit_of_a_body_is_not_cut_in_two() -> None:
     """What is left of a secret after a cut would not be recognised."""
     body = b"x" * (LONGEST_BODY - 5) + KEY.encode() + b"y" * 100
-    found = describe(leaking_target(), ObservedRequest("POST", "https://api.example/", [], body=body))
+    found = describe(
+        leaking_target(), ObservedRequest("POST", "https://api.example/", [], body=body)
+    )
     assert KEY[:4] not in found["body"]
     assert len(found["body"]) < LONGEST_BODY + 100
     assert f"({len(body)} bytes in total)" in found["body"]
@@ -91,7 +113,9 @@ def test_bodies_that_are_not_text_are_described() -> None:
 
 SCRIPT = {
     "plain": {"turns": [{"text": f"hello, your key is {KEY}"}]},
-    "forbidden": {"turns": [{"text": "ok", "attempts": [{"status": 401, "message": f"bad key {KEY}"}]}]},
+    "forbidden": {
+        "turns": [{"text": "ok", "attempts": [{"status": 401, "message": f"bad key {KEY}"}]}]
+    },
     "dropping": {"turns": [{"text": "ok", "attempts": [{"cut": 30}]}]},
 }
 
@@ -106,7 +130,9 @@ async def test_the_requests_of_every_kind_of_provider_are_observed(kind: str, mo
         traced.extend(describe(target, each) for each in observed)
 
     with running(ScriptedModels(load(SCRIPT))) as base:
-        asked = complete(target(kind, base, model), [{"role": "user", "content": f"mine is {KEY}"}], trace=trace)
+        asked = complete(
+            target(kind, base, model), [{"role": "user", "content": f"mine is {KEY}"}], trace=trace
+        )
         if model == "plain":
             await asked
         else:
@@ -144,7 +170,9 @@ async def test_only_a_traced_run_has_its_requests_recorded(bench: Bench, worker:
 async def test_the_trace_goes_with_the_texts_of_its_run(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         bench.expert(bench.model("m", {"text": "because"}))
-        return runs.start(expert="expert", arguments={"text": "why?"}, origin="command", traced=True)
+        return runs.start(
+            expert="expert", arguments={"text": "why?"}, origin="command", traced=True
+        )
 
     run = await db_call(prepare)
     here = await worker()
@@ -160,7 +188,9 @@ async def test_the_trace_goes_with_the_texts_of_its_run(bench: Bench, worker: An
 async def test_a_run_continues_if_its_trace_cannot_be_written(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         bench.expert(bench.model("m", {"text": "because"}))
-        return runs.start(expert="expert", arguments={"text": "why?"}, origin="command", traced=True)
+        return runs.start(
+            expert="expert", arguments={"text": "why?"}, origin="command", traced=True
+        )
 
     run = await db_call(prepare)
     here = await worker()

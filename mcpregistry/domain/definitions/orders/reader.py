@@ -1,6 +1,7 @@
 """Reads a text for orders: words to ideas (``words``), ideas in one sentence to orders (``rules``).
 
-Each word is looked up once and sentences are cut to a bounded length, so time is linear in the text.
+Each word is looked up once and sentences are cut to a bounded length, so time is linear in the
+text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from mcpregistry.domain.definitions.orders.rules import NEAR, RULES, Rule
 from mcpregistry.domain.definitions.orders.words import ANY, LANGUAGES
 from mcpregistry.domain.definitions.spelling import fold
 
-_LONGEST = 60  # words of a sentence that are read together; longer ones are read in overlapping parts
+# words of a sentence that are read together; longer ones are read in overlapping parts
+_LONGEST = 60
 _OVERLAP = 20
 _MARKS = "\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0963\u0966-\u09ff\u200c\u200d"
 _SINGLE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # written without spaces: each sign is a word
@@ -56,7 +58,8 @@ class _Idea:
 
 
 def read(text: str) -> Iterator[Order]:
-    """The first order of each kind in each language; ``text`` without invisible characters, NFKC-normalised."""
+    """The first order of each kind in each language; ``text`` without invisible characters,
+    NFKC-normalised."""
     seen = set()
     before: dict[str, set[str]] = {}
     for words in _sentences(text):
@@ -85,7 +88,9 @@ def _sentences(text: str) -> Iterator[list[_Word]]:
         yield words
 
 
-def _orders(words: list[_Word], said: dict[str, list[_Idea]], before: dict[str, set[str]]) -> Iterator[Order]:
+def _orders(
+    words: list[_Word], said: dict[str, list[_Idea]], before: dict[str, set[str]]
+) -> Iterator[Order]:
     """``before``: the ideas of the sentence that came before."""
     for language, ideas in said.items():
         there = {idea.name for idea in ideas}
@@ -93,12 +98,14 @@ def _orders(words: list[_Word], said: dict[str, list[_Idea]], before: dict[str, 
         for rule in RULES:
             about = [idea for idea in ideas if idea.name in rule.names]
             if about and rule.holds(wider if rule.across else there):
-                first, last = min(idea.first for idea in about), max(idea.after for idea in about)
+                first = min(idea.first for idea in about)
+                last = max(idea.after for idea in about)
                 yield Order(rule, language, words[first].start, words[last - 1].end)
 
 
 def _ideas(words: list[_Word]) -> dict[str, list[_Idea]]:
-    """What the words say, in each language that knows any of them; the longest phrase at a place counts."""
+    """What the words say, in each language that knows any of them; the longest phrase at a place
+    counts."""
     found: dict[str, list[_Idea]] = defaultdict(list)
     busy: dict[str, int] = {}
     for place in range(len(words)):
@@ -109,7 +116,9 @@ def _ideas(words: list[_Word]) -> dict[str, list[_Idea]]:
                     busy[phrase.language] = after
                 found[phrase.language].extend(_Idea(name, place, after) for name in phrase.names)
     common = found.pop(ANY, [])
-    return {language: [*ideas, *common, *_pairs([*ideas, *common])] for language, ideas in found.items()}
+    return {
+        language: [*ideas, *common, *_pairs([*ideas, *common])] for language, ideas in found.items()
+    }
 
 
 def _pairs(ideas: list[_Idea]) -> Iterator[_Idea]:
@@ -117,7 +126,9 @@ def _pairs(ideas: list[_Idea]) -> Iterator[_Idea]:
     for name, (first, second, within) in NEAR.items():
         ends = [(idea.after, idea.first) for idea in ideas if idea.name == first]
         for idea in ideas if ends else ():
-            if idea.name == second and (before := [at for end, at in ends if 0 <= idea.first - end < within]):
+            if idea.name == second and (
+                before := [at for end, at in ends if 0 <= idea.first - end < within]
+            ):
                 yield _Idea(name, max(before), idea.after)
 
 
@@ -160,8 +171,13 @@ def _beginning(word: str) -> tuple[_Phrase, ...]:
 
 
 def _split(entry: str) -> tuple[str, ...]:
-    words = (match for match in re.finditer(rf"://|[{_SINGLE}]|(?:(?![{_SINGLE}])[\w{_MARKS}])+\*?|\*", entry))
-    return tuple(f"{fold(word[0].rstrip('*'))}{'*' if word[0].endswith('*') else ''}" for word in words)
+    words = (
+        match
+        for match in re.finditer(rf"://|[{_SINGLE}]|(?:(?![{_SINGLE}])[\w{_MARKS}])+\*?|\*", entry)
+    )
+    return tuple(
+        f"{fold(word[0].rstrip('*'))}{'*' if word[0].endswith('*') else ''}" for word in words
+    )
 
 
 def _vocabulary() -> tuple[dict[str, list[_Phrase]], dict[str, list[_Phrase]]]:
@@ -174,7 +190,9 @@ def _vocabulary() -> tuple[dict[str, list[_Phrase]], dict[str, list[_Phrase]]]:
     stems: dict[str, list[_Phrase]] = defaultdict(list)
     for (language, words), said in names.items():
         first = words[0]
-        (stems if first.endswith("*") else whole)[first.rstrip("*")].append(_Phrase(language, tuple(said), words))
+        (stems if first.endswith("*") else whole)[first.rstrip("*")].append(
+            _Phrase(language, tuple(said), words)
+        )
     return whole, stems
 
 

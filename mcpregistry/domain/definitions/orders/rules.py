@@ -1,4 +1,5 @@
-"""Which ideas in one sentence are an order that no honest definition gives: an act and its object, and what excuses it."""
+"""Which ideas in one sentence are an order that no honest definition gives: an act and its object,
+and what excuses it."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Rule:
-    """``ideas`` must all be said (``a|b``: one of them), none of ``unless``. ``across``: two sentences in a
-    row may say it together. ``why`` is the sentence for the reviewer.
+    """``ideas`` must all be said (``a|b``: one of them), none of ``unless``. ``across``: two
+    sentences in a row may say it together. ``why`` is the sentence for the reviewer.
     """
 
     kind: str
@@ -28,7 +29,9 @@ class Rule:
 
     def holds(self, said: set[str]) -> bool:
         """Whether a sentence that says these ideas gives the order."""
-        return said.isdisjoint(self.unless) and not any(said.isdisjoint(need) for need in self.needs)
+        return said.isdisjoint(self.unless) and not any(
+            said.isdisjoint(need) for need in self.needs
+        )
 
 
 # An idea made of two: the second begins fewer than so many words after the first.
@@ -75,14 +78,39 @@ RULES = (
     Rule("override", ("obey", "only", "here"), _RULE),
     Rule("override", ("here", "outrank", "rules|told|user|your"), _RULE),
     Rule("override", ("new role",), _RULE),
-    Rule("approval", ("unasked", "user|urge"), _YES, _unless("secret careful") | {"careful too", "careful after"}),
+    Rule(
+        "approval",
+        ("unasked", "user|urge"),
+        _YES,
+        _unless("secret careful") | {"careful too", "careful after"},
+    ),
     Rule("approval", ("self yes",), _YES),
     Rule("loop", ("call", "often"), _COST, _unless("bounded")),
     Rule("loop", ("call", "endless"), _COST, _unless("bounded")),
     Rule("loop", ("endless", "commanded"), _COST),
-    Rule("shadowing", ("other tool", "whenever", "duty|give|act"), "It gives rules for another tool."),
-    Rule("shadowing", ("other tool", "discredit"), "It discredits other tools so that it is used instead."),
-    Rule("obedience", ("holds", "orders", "obey"), "It asks the model to obey what the tool returns.", _unless("not"), True),
-    Rule("persistence", ("remember", "later", "these|ours"), "It asks the model to change the behavior of later sessions."),
-    Rule("role", ("commanded", "leave|obey|ignore"), "It gives the model a duty that goes beyond the tool."),
-)  # fmt: skip
+    Rule(
+        "shadowing", ("other tool", "whenever", "duty|give|act"), "It gives rules for another tool."
+    ),
+    Rule(
+        "shadowing",
+        ("other tool", "discredit"),
+        "It discredits other tools so that it is used instead.",
+    ),
+    Rule(
+        "obedience",
+        ("holds", "orders", "obey"),
+        "It asks the model to obey what the tool returns.",
+        _unless("not"),
+        True,
+    ),
+    Rule(
+        "persistence",
+        ("remember", "later", "these|ours"),
+        "It asks the model to change the behavior of later sessions.",
+    ),
+    Rule(
+        "role",
+        ("commanded", "leave|obey|ignore"),
+        "It gives the model a duty that goes beyond the tool.",
+    ),
+)

@@ -6,11 +6,28 @@ import re
 from collections.abc import Iterator
 
 from mcpregistry.domain.formats.document import Document, JsonObject
-from mcpregistry.domain.formats.hosts.draft import DOLLAR, Draft, Place, host, in_map, keys_of, not_servers, read_places
+from mcpregistry.domain.formats.hosts.draft import (
+    DOLLAR,
+    Draft,
+    Place,
+    host,
+    in_map,
+    keys_of,
+    not_servers,
+    read_places,
+)
 from mcpregistry.domain.formats.hosts.shapes import at, entries_of
 from mcpregistry.domain.formats.notes import pointer
 
-_GOOSE_KINDS = {"stdio", "sse", "streamable_http", "builtin", "platform", "frontend", "inline_python"}
+_GOOSE_KINDS = {
+    "stdio",
+    "sse",
+    "streamable_http",
+    "builtin",
+    "platform",
+    "frontend",
+    "inline_python",
+}
 
 
 def _goose(draft: Draft) -> None:
@@ -24,9 +41,12 @@ def _goose(draft: Draft) -> None:
     draft.time("timeout", "request", 1000)
     values = draft.pairs("env")
     for name in draft.names("env_keys"):
-        values.setdefault(name, draft.ask(name, f"{name}, which Goose stores in its keyring", "env_keys"))
+        values.setdefault(
+            name, draft.ask(name, f"{name}, which Goose stores in its keyring", "env_keys")
+        )
     if "url" in draft.entry:
-        # The values of a remote extension are not an environment: its headers and its address name them.
+        # The values of a remote extension are not an environment: its headers and its address name
+        # them.
         draft.texts(lambda text: _filled(text, values), "headers", "url")
         draft.entry.pop("env", None)
     elif values:
@@ -58,7 +78,9 @@ def _is_goose(data: JsonObject, path: str) -> bool:
 
 def _read_goose(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "Goose", "extensions")
-    return read_places("Goose", keys_of("goose"), in_map(data, "extensions"), _goose, path=path, extra=rest)
+    return read_places(
+        "Goose", keys_of("goose"), in_map(data, "extensions"), _goose, path=path, extra=rest
+    )
 
 
 _CONTINUE = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z_][\w.-]*)\s*\}\}")
@@ -76,8 +98,14 @@ def _continue(draft: Draft) -> None:
         draft.entry.setdefault("headers", options["headers"])
         draft.own["headers"] = "requestOptions/headers"
     if "apiKey" in draft.entry:
-        draft.entry["headers"] = {"Authorization": f"Bearer {draft.entry.pop('apiKey')}"} | draft.pairs("headers")
-    draft.texts(lambda text: _CONTINUE.sub(lambda match: draft.ask(match[1], f"{match[1]} of Continue"), text))
+        draft.entry["headers"] = {
+            "Authorization": f"Bearer {draft.entry.pop('apiKey')}"
+        } | draft.pairs("headers")
+    draft.texts(
+        lambda text: _CONTINUE.sub(
+            lambda match: draft.ask(match[1], f"{match[1]} of Continue"), text
+        )
+    )
     draft.time("connectionTimeout", "startup", 1)
     draft.entry.pop("name", None)
 
@@ -87,7 +115,11 @@ def _continue_places(data: JsonObject) -> Iterator[Place]:
         found = at(data, *path)
         for index, raw in enumerate(found if isinstance(found, list) else ()):
             name = raw.get("name") if isinstance(raw, dict) else None
-            yield Place(name if isinstance(name, str) and name else f"server-{index + 1}", pointer(*path, index), raw)
+            yield Place(
+                name if isinstance(name, str) and name else f"server-{index + 1}",
+                pointer(*path, index),
+                raw,
+            )
 
 
 def _is_continue(data: JsonObject, path: str) -> bool:
@@ -97,11 +129,23 @@ def _is_continue(data: JsonObject, path: str) -> bool:
 
 
 def _read_continue(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Continue", "name", "version", "schema", "mcpServers", "experimental")
-    return read_places("Continue", keys_of("continue"), _continue_places(data), _continue, path=path, extra=rest)
+    rest = not_servers(
+        data, path, "Continue", "name", "version", "schema", "mcpServers", "experimental"
+    )
+    return read_places(
+        "Continue", keys_of("continue"), _continue_places(data), _continue, path=path, extra=rest
+    )
 
 
-_LIBRECHAT_ROOTS = {"version", "endpoints", "interface", "mcpSettings", "registration", "fileStrategy", "cache"}
+_LIBRECHAT_ROOTS = {
+    "version",
+    "endpoints",
+    "interface",
+    "mcpSettings",
+    "registration",
+    "fileStrategy",
+    "cache",
+}
 _LIBRECHAT_KEYS = {
     "customUserVars",
     "initTimeout",
@@ -129,7 +173,9 @@ def _librechat(draft: Draft) -> None:
 
     draft.texts(lambda text: _BRACES.sub(one, text))
     if "{{LIBRECHAT_" in str([draft.entry.get(key) for key in ("env", "headers", "url")]):
-        draft.report.add("kept", draft.at, _OF_THE_CHAT, "Replace it with the value or with ${cred:NAME}.")
+        draft.report.add(
+            "kept", draft.at, _OF_THE_CHAT, "Replace it with the value or with ${cred:NAME}."
+        )
     for key in ("description", "iconPath", "chatMenu", "startup", "serverInstructions"):
         draft.remark(key, "Only LibreChat uses this key; this site does not.")
 
@@ -137,12 +183,21 @@ def _librechat(draft: Draft) -> None:
 def _is_librechat(data: JsonObject, path: str) -> bool:
     entries = entries_of(data, "mcpServers")
     own = any(_LIBRECHAT_KEYS & entry.keys() for entry in entries)
-    return own or (isinstance(data.get("mcpServers"), dict) and len(_LIBRECHAT_ROOTS & data.keys()) > 1)
+    return own or (
+        isinstance(data.get("mcpServers"), dict) and len(_LIBRECHAT_ROOTS & data.keys()) > 1
+    )
 
 
 def _read_librechat(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "LibreChat", "mcpServers", "version")
-    return read_places("LibreChat", keys_of("librechat"), in_map(data, "mcpServers"), _librechat, path=path, extra=rest)
+    return read_places(
+        "LibreChat",
+        keys_of("librechat"),
+        in_map(data, "mcpServers"),
+        _librechat,
+        path=path,
+        extra=rest,
+    )
 
 
 GOOSE = host("goose", "Goose", ".config/goose/config.yaml", _is_goose, _read_goose)

@@ -28,22 +28,36 @@ TITLE = "Claude Code (user)"
 def _projects(data: JsonObject) -> dict[str, JsonObject]:
     projects = data.get("projects")
     found = projects.items() if isinstance(projects, dict) else ()
-    return {path: each for path, each in found if isinstance(each, dict) and isinstance(each.get("mcpServers"), dict)}
+    return {
+        path: each
+        for path, each in found
+        if isinstance(each, dict) and isinstance(each.get("mcpServers"), dict)
+    }
 
 
 def _is_user(data: JsonObject, path: str) -> bool:
     projects = data.get("projects")
-    if not isinstance(projects, dict) or not all(isinstance(each, dict) for each in projects.values()):
+    if not isinstance(projects, dict) or not all(
+        isinstance(each, dict) for each in projects.values()
+    ):
         return False
-    return bool(_projects(data)) or ends_with(path, ".claude.json") or isinstance(data.get("mcpServers"), dict)
+    return (
+        bool(_projects(data))
+        or ends_with(path, ".claude.json")
+        or isinstance(data.get("mcpServers"), dict)
+    )
 
 
 def _read_user(data: JsonObject, path: str) -> Document:
     places = [*in_map(data, "mcpServers"), *_of_projects(data)]
     document = read_places(
-        TITLE, keys_of("claude-user"), places, lambda draft: _project_entry(draft, data), path=path,
+        TITLE,
+        keys_of("claude-user"),
+        places,
+        lambda draft: _project_entry(draft, data),
+        path=path,
         extra=not_servers(data, path, TITLE, "mcpServers", "projects"),
-    )  # fmt: skip
+    )
     document = replace(document, projects=tuple(_offered(data, document)))
     return document.with_notes(*_offers(document, path))
 
@@ -56,15 +70,19 @@ def _of_projects(data: JsonObject) -> Iterator[Place]:
         for place in in_map(data, "projects", folder, "mcpServers"):
             name = place.name
             if slug(name) in taken:
-                name = _free(f"{name}-{one_name(PurePath(folder.replace(chr(92), '/')).name)}", taken)
+                name = _free(
+                    f"{name}-{one_name(PurePath(folder.replace(chr(92), '/')).name)}", taken
+                )
             taken.add(slug(name))
             yield replace(place, name=name)
 
 
 def _free(name: str, taken: set[str]) -> str:
-    number, free = 2, name
+    number = 2
+    free = name
     while slug(free) in taken:
-        free, number = f"{name}-{number}", number + 1
+        free = f"{name}-{number}"
+        number = number + 1
     return free
 
 
@@ -73,7 +91,8 @@ def _project_entry(draft: Draft, data: JsonObject) -> None:
     parts = [part.replace("~1", "/").replace("~0", "~") for part in draft.at.split("/")[1:]]
     if parts[0] != "projects":
         return
-    folder, name = parts[1], parts[-1]
+    folder = parts[1]
+    name = parts[-1]
     if "command" in draft.entry:
         draft.entry.setdefault("cwd", folder)
     if name in _disabled(data["projects"][folder]) and "enabled" not in draft.entry:
@@ -83,7 +102,11 @@ def _project_entry(draft: Draft, data: JsonObject) -> None:
 def _disabled(project: JsonObject) -> frozenset[str]:
     """Names of the servers that a project does not use."""
     names = project.get("disabledMcpServers")
-    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+    return (
+        frozenset(name for name in names if isinstance(name, str))
+        if isinstance(names, list)
+        else frozenset()
+    )
 
 
 def _offered(data: JsonObject, document: Document) -> Iterator[Project]:
@@ -93,7 +116,9 @@ def _offered(data: JsonObject, document: Document) -> Iterator[Project]:
         own = tuple(server.key for server in document.servers if server.at.startswith(place + "/"))
         if own and folder.startswith("/"):
             hidden = {None, *project["mcpServers"], *_disabled(project)}
-            shared = (server.key for server in document.servers if _shared_name(server.at) not in hidden)
+            shared = (
+                server.key for server in document.servers if _shared_name(server.at) not in hidden
+            )
             yield Project(posixpath.normpath(folder), place, own, tuple(shared))
 
 
@@ -105,22 +130,26 @@ def _shared_name(at: str) -> str | None:
 
 def _offers(document: Document, path: str) -> Iterator[Note]:
     for project in document.projects:
-        sentence = (
-            f"The servers of this project are read: {', '.join(project.own)}. The project can become a workspace."
-        )
+        sentence = f"The servers of this project are read: {', '.join(project.own)}. The project can become a workspace."
         yield Note("translated", path, project.at, sentence)
 
 
 def _is_plugin(data: JsonObject, path: str) -> bool:
-    """Servers without a root, as a plugin's ``.mcp.json`` has them, or a plugin's own description."""
+    """Servers without a root, as a plugin's ``.mcp.json`` has them, or a plugin's own
+    description."""
     if ends_with(path, "plugin.json"):
         return isinstance(data.get("mcpServers"), dict)
     entries = {key: value for key, value in data.items() if not key.startswith("$")}
-    return has_servers(entries) and all(isinstance(entry, dict) for entry in entries.values()) and _mostly(entries)
+    return (
+        has_servers(entries)
+        and all(isinstance(entry, dict) for entry in entries.values())
+        and _mostly(entries)
+    )
 
 
 def _mostly(entries: JsonObject) -> bool:
-    """One that is not a server's may be a mistake; a file in which most are not is of another kind."""
+    """One that is not a server's may be a mistake; a file in which most are not is of another
+    kind."""
     return 2 * sum(map(is_entry, entries.values())) > len(entries)
 
 
@@ -129,7 +158,9 @@ def _read_plugin(data: JsonObject, path: str) -> Document:
         places = [*in_map(data, "mcpServers")]
     else:
         places = [place for place in in_map(data) if not place.name.startswith("$")]
-    return read_places("Claude Code", keys_of("claude-plugin"), places, lambda draft: None, path=path)
+    return read_places(
+        "Claude Code", keys_of("claude-plugin"), places, lambda draft: None, path=path
+    )
 
 
 CLAUDE_USER = host("claude-user", TITLE, ".claude.json", _is_user, _read_user)

@@ -40,7 +40,8 @@ class Place:
 
 @dataclass
 class Draft:
-    """``entry`` holds the usual keys in the end; ``own`` maps each to the key by which the file names it."""
+    """``entry`` holds the usual keys in the end; ``own`` maps each to the key by which the file
+    names it."""
 
     at: str
     entry: JsonObject
@@ -83,10 +84,12 @@ class Draft:
         self.report.refuse(self.at + pointer(key), sentence, remedy)
 
     def ask(self, name: str, description: str, key: str = "") -> str:
-        """A reference to a credential that waits for its value; ``key`` names the place that needs it."""
+        """A reference to a credential that waits for its value; ``key`` names the place that needs
+        it."""
         known = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:63] or "secret"
         self.inputs.setdefault(
-            known, {"id": known, "type": "promptString", "description": description, "password": True}
+            known,
+            {"id": known, "type": "promptString", "description": description, "password": True},
         )
         self.report.add(
             "translated",
@@ -96,7 +99,8 @@ class Draft:
         return f"${{cred:{known}}}"
 
     def texts(self, change: Callable[[str], str], *keys: str) -> None:
-        """Change every text under these keys (all that may hold placeholders), and say where that made a difference."""
+        """Change every text under these keys (all that may hold placeholders), and say where that
+        made a difference."""
         for key in keys or _TEXTS:
             if key in self.entry:
                 self.entry[key] = self._changed(change, self.entry[key], key)
@@ -108,14 +112,23 @@ class Draft:
             return [self._changed(change, item, *path, index) for index, item in enumerate(value)]
         if not isinstance(value, str) or (made := change(value)) == value:
             return value
-        self.report.add("translated", self.at + pointer(*path), "The placeholders are rewritten in this site's syntax.")
+        self.report.add(
+            "translated",
+            self.at + pointer(*path),
+            "The placeholders are rewritten in this site's syntax.",
+        )
         return made
 
     def pairs(self, key: str) -> dict[str, Json]:
-        """The object under a key, to be added to; one of another type is refused, and counts as empty."""
+        """The object under a key, to be added to; one of another type is refused, and counts as
+        empty."""
         value = self.entry.get(key)
         if value is not None and not isinstance(value, dict):
-            self.refuse(self.own.get(key, key), "The value is not an object.", 'Write it as {"NAME": "value"}.')
+            self.refuse(
+                self.own.get(key, key),
+                "The value is not an object.",
+                'Write it as {"NAME": "value"}.',
+            )
             del self.entry[key]
             value = None
         return dict(value or {})
@@ -152,10 +165,17 @@ def keys_of(family: str) -> Keys:
 
 
 def read_places(
-    title: str, keys: Keys, places: Iterable[Place], translate: Translate, *, path: str, extra: Iterable[Note] = ()
+    title: str,
+    keys: Keys,
+    places: Iterable[Place],
+    translate: Translate,
+    *,
+    path: str,
+    extra: Iterable[Note] = (),
 ) -> Document:
     """A document of these entries. Notes name the places in the file's own spelling."""
-    report, inputs = Report(path), dict[str, JsonObject]()
+    report = Report(path)
+    inputs = dict[str, JsonObject]()
     report.notes += extra
     found: list[tuple[str, Json, str]] = []
     own: dict[str, dict[str, str]] = {}
@@ -163,15 +183,23 @@ def read_places(
         report.entry = place.at
         raw = place.raw
         if isinstance(raw, dict):
-            draft = Draft(place.at, {key: value for key, value in raw.items() if value is not None}, report, inputs)
+            draft = Draft(
+                place.at,
+                {key: value for key, value in raw.items() if value is not None},
+                report,
+                inputs,
+            )
             translate(draft)
-            raw, own[place.at] = _finished(draft), draft.own
+            raw = _finished(draft)
+            own[place.at] = draft.own
             if not draft.is_server:
                 continue
         found.append((place.name, raw, place.at))
     report.entry = ""
     broken = {note.entry for note in report.notes if note.action == "refused"}
-    servers = tuple(server for server in read_entries(keys, found, report) if server.at not in broken)
+    servers = tuple(
+        server for server in read_entries(keys, found, report) if server.at not in broken
+    )
     notes = tuple(_in_its_words(note, own.get(note.entry, {}), title) for note in report.notes)
     return Document(servers, inputs=tuple(inputs.values()), notes=notes)
 
@@ -179,7 +207,9 @@ def read_places(
 def _finished(draft: Draft) -> JsonObject:
     if "timeout" in draft.entry and draft.is_server:
         draft.remark(
-            "timeout", "Not used: the unit of this host's timeout is not known.", "Set the timeout on the server."
+            "timeout",
+            "Not used: the unit of this host's timeout is not known.",
+            "Set the timeout on the server.",
         )
     return {**draft.entry, **({"timeout": draft.times} if draft.times else {})}
 
@@ -190,11 +220,19 @@ def _in_its_words(note: Note, own: Mapping[str, str], title: str) -> Note:
     for usual, theirs in own.items():
         place = note.entry + pointer(*usual.split("/"))
         if note.pointer == place or note.pointer.startswith(place + "/"):
-            return replace(note, pointer=note.entry + pointer(*theirs.split("/")) + note.pointer[len(place) :])
+            return replace(
+                note, pointer=note.entry + pointer(*theirs.split("/")) + note.pointer[len(place) :]
+            )
     return note
 
 
-def host(name: str, title: str, file: str, recognise: Recognise, read: Callable[[JsonObject, str], Document]) -> Format:
+def host(
+    name: str,
+    title: str,
+    file: str,
+    recognise: Recognise,
+    read: Callable[[JsonObject, str], Document],
+) -> Format:
     """A format that is only read. A server that came from it is written as for most hosts."""
     return Format(name, title, file, name, recognise, read, MCPSERVERS.write)
 
@@ -213,7 +251,14 @@ def not_servers(data: JsonObject, path: str, title: str, *roots: str) -> list[No
     """A note if the file holds other settings of its host; they are not kept."""
     if all(key in roots or key.startswith("$") for key in data):
         return []
-    return [Note("parked", path, "", f"Only the servers are read. The other settings of {title} are ignored.")]
+    return [
+        Note(
+            "parked",
+            path,
+            "",
+            f"Only the servers are read. The other settings of {title} are ignored.",
+        )
+    ]
 
 
 DOLLAR = re.compile(r"(?<![\\$])\$(?:\{(\w+)\}|([A-Za-z_]\w*))")

@@ -6,7 +6,14 @@ import re
 
 from mcpregistry.domain.formats import vscode
 from mcpregistry.domain.formats.document import Document, JsonObject
-from mcpregistry.domain.formats.hosts.draft import Draft, host, in_map, keys_of, not_servers, read_places
+from mcpregistry.domain.formats.hosts.draft import (
+    Draft,
+    host,
+    in_map,
+    keys_of,
+    not_servers,
+    read_places,
+)
 from mcpregistry.domain.formats.hosts.shapes import at, ends_with, entries_of
 from mcpregistry.domain.formats.notes import Note, pointer
 
@@ -16,20 +23,33 @@ def _zed(draft: Draft) -> None:
     if isinstance(command, dict):  # as Zed wrote it before 2025
         draft.entry |= {"args": [], **command, "command": command.get("path")}
         draft.entry.pop("path", None)
-        draft.own |= {key: f"command/{key}" for key in ("args", "env")} | {"command": "command/path"}
+        draft.own |= {key: f"command/{key}" for key in ("args", "env")} | {
+            "command": "command/path"
+        }
     elif "command" not in draft.entry and "url" not in draft.entry:
-        draft.leave("An extension of Zed provides this server, so the file does not contain its command.")
+        draft.leave(
+            "An extension of Zed provides this server, so the file does not contain its command."
+        )
     draft.entry.pop("source", None)
 
 
 def _read_zed(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "Zed", "context_servers")
-    return read_places("Zed", keys_of("zed"), in_map(data, "context_servers"), _zed, path=path, extra=rest)
+    return read_places(
+        "Zed", keys_of("zed"), in_map(data, "context_servers"), _zed, path=path, extra=rest
+    )
 
 
 def _read_amp(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "Amp", "amp.mcpServers")
-    return read_places("Amp", keys_of("amp"), in_map(data, "amp.mcpServers"), lambda draft: None, path=path, extra=rest)
+    return read_places(
+        "Amp",
+        keys_of("amp"),
+        in_map(data, "amp.mcpServers"),
+        lambda draft: None,
+        path=path,
+        extra=rest,
+    )
 
 
 _FILE = re.compile(r"\$\{file:([^}]+)\}")
@@ -38,7 +58,11 @@ _FILE = re.compile(r"\$\{file:([^}]+)\}")
 def _windsurf(draft: Draft) -> None:
     for theirs in ("serverUrl", "server_url"):
         draft.rename(theirs, "url")
-    draft.texts(lambda text: _FILE.sub(lambda match: draft.ask(match[1], f"Content of the file {match[1]}"), text))
+    draft.texts(
+        lambda text: _FILE.sub(
+            lambda match: draft.ask(match[1], f"Content of the file {match[1]}"), text
+        )
+    )
     draft.remark("disabledTools", "Not used; grants decide which tools are offered.")
 
 
@@ -50,7 +74,14 @@ def _is_windsurf(data: JsonObject, path: str) -> bool:
 
 def _read_windsurf(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "Windsurf", "mcpServers")
-    return read_places("Windsurf", keys_of("windsurf"), in_map(data, "mcpServers"), _windsurf, path=path, extra=rest)
+    return read_places(
+        "Windsurf",
+        keys_of("windsurf"),
+        in_map(data, "mcpServers"),
+        _windsurf,
+        path=path,
+        extra=rest,
+    )
 
 
 # Paths of the block with servers and inputs in files of VS Code other than mcp.json.
@@ -71,20 +102,30 @@ def _blocks(data: JsonObject) -> list[tuple[str, ...]]:
 
 
 def _is_block(data: JsonObject, block: object, *, nested: bool) -> bool:
-    """A map under ``servers``. The entries of opencode, which has the same root, are ``local`` or ``remote``."""
+    """A map under ``servers``. The entries of opencode, which has the same root, are ``local`` or
+    ``remote``."""
     if not isinstance(block, dict) or not isinstance(block.get("servers"), dict):
         return False
     entries = entries_of(block, "servers")
-    if nested or isinstance(block.get("inputs"), list) or any("." in key for key in data if not key.startswith("$")):
+    if (
+        nested
+        or isinstance(block.get("inputs"), list)
+        or any("." in key for key in data if not key.startswith("$"))
+    ):
         return True
     is_opencode = any(
-        entry.get("type") in ("local", "remote") or isinstance(entry.get("command"), list) for entry in entries
+        entry.get("type") in ("local", "remote") or isinstance(entry.get("command"), list)
+        for entry in entries
     )
     return not is_opencode and any("command" in entry or "url" in entry for entry in entries)
 
 
 def _read_vscode_settings(data: JsonObject, path: str) -> Document:
-    document = Document(notes=(Note("parked", path, "", "Only the servers are read. The other settings are ignored."),))
+    document = Document(
+        notes=(
+            Note("parked", path, "", "Only the servers are read. The other settings are ignored."),
+        )
+    )
     for place in _blocks(data):
         found = vscode.read_block(at(data, *place), path, pointer(*place))
         document = document.joined(found)
@@ -92,10 +133,18 @@ def _read_vscode_settings(data: JsonObject, path: str) -> Document:
 
 
 ZED = host(
-    "zed", "Zed", ".zed/settings.json", lambda data, path: isinstance(data.get("context_servers"), dict), _read_zed
+    "zed",
+    "Zed",
+    ".zed/settings.json",
+    lambda data, path: isinstance(data.get("context_servers"), dict),
+    _read_zed,
 )
 AMP = host(
-    "amp", "Amp", ".amp/settings.json", lambda data, path: isinstance(data.get("amp.mcpServers"), dict), _read_amp
+    "amp",
+    "Amp",
+    ".amp/settings.json",
+    lambda data, path: isinstance(data.get("amp.mcpServers"), dict),
+    _read_amp,
 )
 WINDSURF = host("windsurf", "Windsurf", "mcp_config.json", _is_windsurf, _read_windsurf)
 VSCODE_SETTINGS = host(

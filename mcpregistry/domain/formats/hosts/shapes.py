@@ -24,7 +24,11 @@ def has_servers(value: Json) -> bool:
 def entries_of(data: JsonObject, root: str) -> list[JsonObject]:
     """The entries under a root that are objects; none if the root is another thing."""
     found = data.get(root)
-    return [entry for entry in found.values() if isinstance(entry, dict)] if isinstance(found, dict) else []
+    return (
+        [entry for entry in found.values() if isinstance(entry, dict)]
+        if isinstance(found, dict)
+        else []
+    )
 
 
 def ends_with(path: str, *ends: str) -> bool:

@@ -6,7 +6,15 @@ import re
 from dataclasses import replace
 
 from mcpregistry.domain.formats.document import Document, JsonObject
-from mcpregistry.domain.formats.hosts.draft import Draft, dollars, host, in_map, keys_of, not_servers, read_places
+from mcpregistry.domain.formats.hosts.draft import (
+    Draft,
+    dollars,
+    host,
+    in_map,
+    keys_of,
+    not_servers,
+    read_places,
+)
 from mcpregistry.domain.formats.hosts.shapes import at, ends_with, entries_of, has_servers
 from mcpregistry.domain.formats.notes import Note
 from mcpregistry.domain.formats.toml import place
@@ -34,11 +42,14 @@ def _codex(draft: Draft) -> None:
     draft.remark("disabled_tools", "Not taken; grants decide which tools are served.")
     if mode := draft.entry.get("default_tools_approval_mode"):
         draft.remark(
-            "default_tools_approval_mode", f"Not used ({mode!s:.20}); rules decide which calls need an approval."
+            "default_tools_approval_mode",
+            f"Not used ({mode!s:.20}); rules decide which calls need an approval.",
         )
     if draft.entry.get("bearer_token"):
         headers = draft.pairs("headers")
-        draft.entry["headers"] = {"Authorization": f"Bearer {draft.entry.pop('bearer_token')}"} | headers
+        draft.entry["headers"] = {
+            "Authorization": f"Bearer {draft.entry.pop('bearer_token')}"
+        } | headers
 
 
 def _forward_variables(draft: Draft) -> None:
@@ -76,7 +87,9 @@ def _is_codex(data: JsonObject, path: str) -> bool:
 
 def _read_codex(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "Codex", "mcp_servers")
-    return read_places("Codex", keys_of("codex"), in_map(data, "mcp_servers"), _codex, path=path, extra=rest)
+    return read_places(
+        "Codex", keys_of("codex"), in_map(data, "mcp_servers"), _codex, path=path, extra=rest
+    )
 
 
 def _hermes(draft: Draft) -> None:
@@ -87,7 +100,11 @@ def _hermes(draft: Draft) -> None:
         draft.entry["includeTools"] = tools["include"]
         draft.own["includeTools"] = "tools/include"
     elif isinstance(tools, dict) and tools.get("exclude"):
-        draft.report.add("parked", f"{draft.at}/tools/exclude", "Not taken; grants decide which tools are served.")
+        draft.report.add(
+            "parked",
+            f"{draft.at}/tools/exclude",
+            "Not taken; grants decide which tools are served.",
+        )
     _sign(draft)
 
 
@@ -97,16 +114,30 @@ def _is_hermes(data: JsonObject, path: str) -> bool:
 
 def _read_hermes(data: JsonObject, path: str) -> Document:
     rest = not_servers(data, path, "Hermes Agent", "mcp_servers")
-    return read_places("Hermes Agent", keys_of("hermes"), in_map(data, "mcp_servers"), _hermes, path=path, extra=rest)
+    return read_places(
+        "Hermes Agent",
+        keys_of("hermes"),
+        in_map(data, "mcp_servers"),
+        _hermes,
+        path=path,
+        extra=rest,
+    )
 
 
 _PERCENT = re.compile(r"%([A-Za-z_][A-Za-z0-9_]{2,})%")
 _GEMINI_KEYS = {"httpUrl", "trust", "includeTools", "excludeTools", "tcp", "authProviderType"}
-_GEMINI_FILES = (".gemini/settings.json", ".qwen/settings.json", "gemini-extension.json", "qwen-extension.json")
+_GEMINI_FILES = (
+    ".gemini/settings.json",
+    ".qwen/settings.json",
+    "gemini-extension.json",
+    "qwen-extension.json",
+)
 
 
 def _gemini_text(text: str) -> str:
-    text = text.replace("${extensionPath}", "${workspace}").replace("${workspacePath}", "${workspace}")
+    text = text.replace("${extensionPath}", "${workspace}").replace(
+        "${workspacePath}", "${workspace}"
+    )
     return dollars(text.replace("${/}", "/").replace("${pathSeparator}", "/"))
 
 
@@ -133,18 +164,30 @@ def _is_gemini(data: JsonObject, path: str) -> bool:
 
 
 def _read_gemini(data: JsonObject, path: str) -> Document:
-    allowed, excluded = at(data, "mcp", "allowed"), at(data, "mcp", "excluded")
+    allowed = at(data, "mcp", "allowed")
+    excluded = at(data, "mcp", "excluded")
 
     def translate(draft: Draft) -> None:
         _gemini(draft)
         name = draft.at.rsplit("/", 1)[-1].replace("~1", "/").replace("~0", "~")
-        is_off = (isinstance(allowed, list) and allowed and name not in allowed) or name in _listed(excluded)
+        is_off = (isinstance(allowed, list) and allowed and name not in allowed) or name in _listed(
+            excluded
+        )
         if is_off and "disabled" not in draft.entry and "enabled" not in draft.entry:
             draft.entry["enabled"] = False
-            draft.report.add("translated", draft.at, "Disabled, because mcp.allowed or mcp.excluded excludes it.")
+            draft.report.add(
+                "translated", draft.at, "Disabled, because mcp.allowed or mcp.excluded excludes it."
+            )
 
     rest = not_servers(data, path, "Gemini CLI", "mcpServers", "mcp")
-    return read_places("Gemini CLI", keys_of("gemini"), in_map(data, "mcpServers"), translate, path=path, extra=rest)
+    return read_places(
+        "Gemini CLI",
+        keys_of("gemini"),
+        in_map(data, "mcpServers"),
+        translate,
+        path=path,
+        extra=rest,
+    )
 
 
 _CRUSH_ROOTS = {"lsp", "options", "permissions", "providers", "models"}
@@ -158,12 +201,15 @@ def _crush(draft: Draft) -> None:
 
 
 def _is_crush(data: JsonObject, path: str) -> bool:
-    """``mcp`` as opencode has it, but with the usual names of transports and one word as command."""
+    """``mcp`` as opencode has it, but with the usual names of transports and one word as
+    command."""
     servers = data.get("mcp")
     if not isinstance(servers, dict) or not has_servers(servers):
         return False
     kinds = {entry.get("type") for entry in entries_of(data, "mcp")}
-    if kinds & {"local", "remote"} or any(isinstance(entry.get("command"), list) for entry in entries_of(data, "mcp")):
+    if kinds & {"local", "remote"} or any(
+        isinstance(entry.get("command"), list) for entry in entries_of(data, "mcp")
+    ):
         return False
     named = ends_with(path, "crush.json") or "crush" in str(data.get("$schema", ""))
     return named or bool(kinds & {"stdio", "http", "sse"}) or bool(_CRUSH_ROOTS & data.keys())
@@ -171,7 +217,9 @@ def _is_crush(data: JsonObject, path: str) -> bool:
 
 def _read_crush(data: JsonObject, path: str) -> Document:
     rest: list[Note] = not_servers(data, path, "Crush", "mcp")
-    return read_places("Crush", keys_of("crush"), in_map(data, "mcp"), _crush, path=path, extra=rest)
+    return read_places(
+        "Crush", keys_of("crush"), in_map(data, "mcp"), _crush, path=path, extra=rest
+    )
 
 
 CODEX = replace(host("codex", "Codex", ".codex/config.toml", _is_codex, _read_codex), place=place)

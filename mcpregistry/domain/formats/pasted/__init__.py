@@ -1,7 +1,9 @@
-"""Anything that people paste to add a server, read into entries: command lines, addresses, files, links, names.
+"""Anything that people paste to add a server, read into entries: command lines, addresses, files,
+links, names.
 
-What a README says is enough: ``npx -y …``, ``claude mcp add …``, the JSON or TOML of any host, an address, a link of an
-"Add to Cursor" badge, the name of an entry of a registry. Nothing here runs or looks anything up.
+What a README says is enough: ``npx -y …``, ``claude mcp add …``, the JSON or TOML of any host, an
+address, a link of an "Add to Cursor" badge, the name of an entry of a registry. Nothing here runs
+or looks anything up.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _PACKAGE = re.compile(r"@[a-z0-9._-]+/[a-z0-9._-]+(?:@[A-Za-z0-9.^~-]+)?", re.AS
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """``what`` says in words what it was taken for. ``registry``: the entry that was named instead of a server."""
+    """``what`` says in words what it was taken for. ``registry``: the entry that was named instead
+    of a server."""
 
     what: str
     document: Document
@@ -50,15 +53,23 @@ def read(text: str) -> Pasted:
 def _plain(text: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise FileInvalid(
-            NAME, "The text is longer than 256 KiB.", remedy="Paste only the part about the server, or import the file."
+            NAME,
+            "The text is longer than 256 KiB.",
+            remedy="Paste only the part about the server, or import the file.",
         )
     if any(sign < " " and sign not in "\t\r\n" for sign in text):
-        raise FileInvalid(NAME, "The text contains a control character.", remedy="Paste it as plain text.")
+        raise FileInvalid(
+            NAME, "The text contains a control character.", remedy="Paste it as plain text."
+        )
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip().removeprefix("\ufeff").strip()
     if fenced := _FENCE.fullmatch(text):
         text = fenced[1].strip()
     if text.count("\n") == 0:
         text = text.strip("`").strip()
     if not text:
-        raise FileInvalid(NAME, "The text is empty.", remedy="Paste the line or the block from the server's README.")
+        raise FileInvalid(
+            NAME,
+            "The text is empty.",
+            remedy="Paste the line or the block from the server's README.",
+        )
     return text

@@ -1,4 +1,5 @@
-"""``claude mcp add …`` and its kin: the commands by which hosts are given a server, read word by word."""
+"""``claude mcp add …`` and its kin: the commands by which hosts are given a server, read word by
+word."""
 
 from __future__ import annotations
 
@@ -11,17 +12,54 @@ from typing import Any
 from mcpregistry.domain.formats.pasted.known import refused
 
 HOSTS = {
-    "claude": "Claude Code", "codex": "Codex", "gemini": "Gemini CLI", "qwen": "Qwen Code", "copilot": "Copilot CLI",
-    "opencode": "opencode", "amp": "Amp", "droid": "Factory", "cursor-agent": "Cursor", "q": "Amazon Q", "kiro-cli": "Kiro",
-}  # fmt: skip
-_ENV, _HEADER, _URL, _KIND, _BEARER = "env", "header", "url", "kind", "bearer"
+    "claude": "Claude Code",
+    "codex": "Codex",
+    "gemini": "Gemini CLI",
+    "qwen": "Qwen Code",
+    "copilot": "Copilot CLI",
+    "opencode": "opencode",
+    "amp": "Amp",
+    "droid": "Factory",
+    "cursor-agent": "Cursor",
+    "q": "Amazon Q",
+    "kiro-cli": "Kiro",
+}
+_ENV = "env"
+_HEADER = "header"
+_URL = "url"
+_KIND = "kind"
+_BEARER = "bearer"
 _OPTIONS = {
-    "-e": _ENV, "--env": _ENV, "-H": _HEADER, "--header": _HEADER, "--url": _URL, "-t": _KIND, "--transport": _KIND,
-    "--type": _KIND, "--bearer-token-env-var": _BEARER,
+    "-e": _ENV,
+    "--env": _ENV,
+    "-H": _HEADER,
+    "--header": _HEADER,
+    "--url": _URL,
+    "-t": _KIND,
+    "--transport": _KIND,
+    "--type": _KIND,
+    "--bearer-token-env-var": _BEARER,
     # What concerns the host alone: taken with its value, and left out.
-    **dict.fromkeys(("-s", "--scope", "--timeout", "--client-id", "--callback-port", "--tools", "--description",
-                     "--include-tools", "--exclude-tools", "--name", "--oauth-client-id", "--cwd", "--agent", "--workspace"), ""),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "-s",
+            "--scope",
+            "--timeout",
+            "--client-id",
+            "--callback-port",
+            "--tools",
+            "--description",
+            "--include-tools",
+            "--exclude-tools",
+            "--name",
+            "--oauth-client-id",
+            "--cwd",
+            "--agent",
+            "--workspace",
+        ),
+        "",
+    ),
+}
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _ADDRESS = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
 
@@ -38,9 +76,15 @@ class _Said:
 
 
 def of(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-    """The server's name and entry; None where the words add nothing to a host. Raises FileInvalid."""
+    """The server's name and entry; None where the words add nothing to a host. Raises
+    FileInvalid."""
     host = re.split(r"[\\/]", words[0])[-1].lower()
-    if host not in HOSTS or len(words) < 3 or words[1] != "mcp" or words[2] not in ("add", "add-json"):
+    if (
+        host not in HOSTS
+        or len(words) < 3
+        or words[1] != "mcp"
+        or words[2] not in ("add", "add-json")
+    ):
         return None
     if words[2] == "add-json":
         return _from_json([word for word in words[3:] if not word.startswith("-")])
@@ -53,26 +97,33 @@ def of(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
         kind = {"type": said.kind} if said.kind in ("http", "sse") else {}
         return name, {"url": url} | kind | ({"headers": said.headers} if said.headers else {})
     if not rest:
-        raise refused("The command contains neither a program to start nor an address.", "Paste the whole line.")
+        raise refused(
+            "The command contains neither a program to start nor an address.",
+            "Paste the whole line.",
+        )
     return name, {"command": rest[0], "args": rest[1:]} | ({"env": said.env} if said.env else {})
 
 
 def _from_json(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     try:
-        name, text = words[0], words[1]
+        name = words[0]
+        text = words[1]
         entry = json.loads(text)
     except (IndexError, ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict):
         raise refused(
-            "The JSON in the command is not valid.", "Paste the whole line, with the quotation marks around the JSON."
+            "The JSON in the command is not valid.",
+            "Paste the whole line, with the quotation marks around the JSON.",
         )
     return name, entry
 
 
 def _said(words: Sequence[str]) -> _Said:
-    """Options until the program begins; from there on, and behind ``--``, every word is the server's own."""
-    said, waiting = _Said(), list(words)
+    """Options until the program begins; from there on, and behind ``--``, every word is the
+    server's own."""
+    said = _Said()
+    waiting = list(words)
     while waiting:
         word = waiting.pop(0)
         option, joined, value = word.partition("=")

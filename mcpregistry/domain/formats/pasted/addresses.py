@@ -1,4 +1,5 @@
-"""Pasted addresses: of a server, with header lines below it, or of a badge that installs one into a host."""
+"""Pasted addresses: of a server, with header lines below it, or of a badge that installs one into a
+host."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ _SCHEMES = ("http://", "https://", "ws://", "wss://")
 _INSTALLS = ("cursor:", "vscode:", "vscode-insiders:", "windsurf:", "kiro:")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(.+)")
 # Pages about a server, not the server: where people look for its README.
-_PAGES = {"github.com", "www.github.com", "gitlab.com", "www.npmjs.com", "npmjs.com", "pypi.org", "hub.docker.com", "smithery.ai", "glama.ai", "mcp.so"}  # fmt: skip
+_PAGES = {
+    "github.com",
+    "www.github.com",
+    "gitlab.com",
+    "www.npmjs.com",
+    "npmjs.com",
+    "pypi.org",
+    "hub.docker.com",
+    "smithery.ai",
+    "glama.ai",
+    "mcp.so",
+}
 
 
 def is_address(text: str) -> bool:
@@ -38,7 +50,9 @@ def read(text: str) -> tuple[str, Document]:
         )
     found = [_HEADER.fullmatch(line) for line in rest]
     if not all(found):
-        raise refused("The lines below the address are not headers.", "Write each header as Name: value.")
+        raise refused(
+            "The lines below the address are not headers.", "Write each header as Name: value."
+        )
     entry: dict[str, Any] = {"url": first}
     if headers := {match[1]: match[2].strip() for match in found if match}:
         entry["headers"] = headers
@@ -54,7 +68,8 @@ def _is_page(url: str) -> bool:
 
 
 def _install_link(url: str) -> Document | None:
-    """The entry that a link of a host holds; None for any other address. Raises FileInvalid for a broken one."""
+    """The entry that a link of a host holds; None for any other address. Raises FileInvalid for a
+    broken one."""
     if "mcp/install" not in url and "install-mcp" not in url:
         if url.lower().startswith(_INSTALLS):
             raise refused("This link does not install a server.", _PASTE_THE_ENTRY)
@@ -62,9 +77,11 @@ def _install_link(url: str) -> Document | None:
     try:
         query = parse_qs(urlsplit(url).query)
         if "config" in query:
-            entry, name = _config(query["config"][0]), query.get("name", [""])[0]
+            entry = _config(query["config"][0])
+            name = query.get("name", [""])[0]
         else:
-            entry, name = json.loads(unquote(url.partition("?")[2])), ""
+            entry = json.loads(unquote(url.partition("?")[2]))
+            name = ""
         if not isinstance(entry, dict):
             raise ValueError
         name = name or str(entry.pop("name", ""))
@@ -75,7 +92,9 @@ def _install_link(url: str) -> Document | None:
 
 def _config(text: str) -> dict[str, Any]:
     """JSON, plain or in base64; some hosts put the command line into one text."""
-    plain = text if text.lstrip().startswith("{") else base64.b64decode(text.replace(" ", "+")).decode()
+    plain = (
+        text if text.lstrip().startswith("{") else base64.b64decode(text.replace(" ", "+")).decode()
+    )
     found: dict[str, Any] = json.loads(plain)
     if not isinstance(found, dict):
         raise ValueError

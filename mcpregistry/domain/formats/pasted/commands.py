@@ -1,4 +1,5 @@
-"""Pasted command lines: what starts a server, or what adds one to a host (``claude mcp add …``). No shell is involved."""
+"""Pasted command lines: what starts a server, or what adds one to a host (``claude mcp add …``). No
+shell is involved."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from typing import Any
 from mcpregistry.domain.formats.document import Document
 from mcpregistry.domain.formats.pasted import adding
 from mcpregistry.domain.formats.pasted.files import read as read_file
-from mcpregistry.domain.formats.pasted.known import named_by_address, named_by_command, of_entries, refused
+from mcpregistry.domain.formats.pasted.known import (
+    named_by_address,
+    named_by_command,
+    of_entries,
+    refused,
+)
 
 _NOTHING_STARTED = "The text sets variables but starts no program."
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -39,7 +45,9 @@ def read(text: str) -> tuple[str, Document]:
         return f"a command that adds {what}", document
     if (added := adding.of(words)) is not None:
         name, entry = added
-        return f"a command that adds a server to {adding.HOSTS[_program(words[0])]}", _entry(name, entry, line)
+        return f"a command that adds a server to {adding.HOSTS[_program(words[0])]}", _entry(
+            name, entry, line
+        )
     if re.match(r"https?://|wss?://", words[0]):
         return "an address", _entry("", {"url": words[0]}, line)
     return "a command line", _entry("", {"command": words[0], "args": words[1:]}, line)
@@ -51,24 +59,34 @@ def _entry(name: str, entry: dict[str, Any], line: _Line) -> Document:
         entry["args"], env = _out_of_sight(entry["command"], entry.get("args", []), env)
         entry |= {"env": env} if env else {}
         entry |= {"cwd": line.cwd} if line.cwd else {}
-        name = name or named_by_command([entry["command"], *entry["args"]]) or named_by_command([line.cwd or "server"])
+        name = (
+            name
+            or named_by_command([entry["command"], *entry["args"]])
+            or named_by_command([line.cwd or "server"])
+        )
     return of_entries({name or named_by_address(str(entry.get("url", ""))): entry})
 
 
 def _is_a_command(entry: dict[str, Any]) -> bool:
     """Not for what is of a wrong type: that is refused by name where entries are read."""
-    args, env = entry.get("args", []), entry.get("env", {})
+    args = entry.get("args", [])
+    env = entry.get("env", {})
     listed = isinstance(args, list) and all(isinstance(word, str) for word in args)
     return isinstance(entry.get("command"), str) and listed and isinstance(env, dict)
 
 
 def _line(text: str) -> _Line:
-    """One command with what was set for it before. Raises FileInvalid for several, and for what needs a shell."""
+    """One command with what was set for it before. Raises FileInvalid for several, and for what
+    needs a shell."""
     env: dict[str, str] = {}
     found: list[list[str]] = []
     for raw in re.sub(r"\\\n\s*", " ", text).split("\n"):
         words = _words(_PROMPT.sub("", raw))
-        while words and words[0] in ("export", "set", "env") and all(_ASSIGNED.fullmatch(word) for word in words[1:]):
+        while (
+            words
+            and words[0] in ("export", "set", "env")
+            and all(_ASSIGNED.fullmatch(word) for word in words[1:])
+        ):
             words = words[1:]
         if words and all(_ASSIGNED.fullmatch(word) for word in words):
             env |= dict(word.split("=", 1) for word in words)
@@ -89,9 +107,13 @@ def _words(raw: str) -> list[str]:
         return []
     raw = _GAP.sub(lambda gap: re.sub(r"\s+", "-", gap[0]), raw)
     try:
-        words = shlex.split(_VARIABLE.sub(lambda found: f"${{{found[1]}}}" if found[1] else found[0], raw))
+        words = shlex.split(
+            _VARIABLE.sub(lambda found: f"${{{found[1]}}}" if found[1] else found[0], raw)
+        )
     except ValueError:
-        raise refused("A quotation mark is not closed.", "Paste the whole line, with both quotation marks.") from None
+        raise refused(
+            "A quotation mark is not closed.", "Paste the whole line, with both quotation marks."
+        ) from None
     return words
 
 
@@ -99,7 +121,8 @@ def _before_the_program(line: _Line) -> None:
     """``cd FOLDER &&``, ``env`` and ``NAME=value`` before the program become what they mean."""
     words = line.words
     if words[0] == "cd" and len(words) > 3 and words[2] in ("&&", ";"):
-        line.cwd, words = words[1], words[3:]
+        line.cwd = words[1]
+        words = words[3:]
     if words[0] == "env":
         words = words[1:]
     while words and (assigned := _ASSIGNED.fullmatch(words[0])):
@@ -107,7 +130,9 @@ def _before_the_program(line: _Line) -> None:
         words = words[1:]
     if not words:
         raise refused(_NOTHING_STARTED, "Paste the line with the program.")
-    if any(word in _OPERATORS or word.endswith(";") for word in words) or any("$(" in word for word in words):
+    if any(word in _OPERATORS or word.endswith(";") for word in words) or any(
+        "$(" in word for word in words
+    ):
         raise refused(
             "The line needs a shell, but servers are started without a shell.",
             "Paste one program with its arguments, or write a script for the rest and start that.",
@@ -115,16 +140,24 @@ def _before_the_program(line: _Line) -> None:
     line.words = words
 
 
-def _out_of_sight(program: str, args: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """``-e NAME=value`` of a container becomes ``-e NAME`` and a variable: its value stays off the command line."""
+def _out_of_sight(
+    program: str, args: list[str], env: dict[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """``-e NAME=value`` of a container becomes ``-e NAME`` and a variable: its value stays off the
+    command line."""
     if _program(program) not in ("docker", "podman", "nerdctl"):
         return args, env
-    words, env = [*args], {**env}
+    words = [*args]
+    env = {**env}
     for place, word in enumerate(words):
         option, _, joined = word.partition("=")
         if option == "--env" and (assigned := _ASSIGNED.fullmatch(joined)):
             words[place] = f"--env={assigned[1]}"
-        elif place and words[place - 1] in ("-e", "--env") and (assigned := _ASSIGNED.fullmatch(word)):
+        elif (
+            place
+            and words[place - 1] in ("-e", "--env")
+            and (assigned := _ASSIGNED.fullmatch(word))
+        ):
             words[place] = assigned[1]
         else:
             continue

@@ -1,4 +1,5 @@
-"""Pasted blocks of configuration files: of any host we read, whole or in part, in JSON, YAML or TOML."""
+"""Pasted blocks of configuration files: of any host we read, whole or in part, in JSON, YAML or
+TOML."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from mcpregistry.domain.formats import toml
 from mcpregistry.domain.formats.document import Document, Json, JsonObject
 from mcpregistry.domain.formats.hosts.claude import CLAUDE_PLUGIN
 from mcpregistry.domain.formats.hosts.shapes import is_entry
-from mcpregistry.domain.formats.pasted.known import NAME, named_by_address, named_by_command, refused
+from mcpregistry.domain.formats.pasted.known import (
+    NAME,
+    named_by_address,
+    named_by_command,
+    refused,
+)
 
 _FRAGMENT = re.compile(r'\s*"(?:[^"\\\n]|\\.)+"\s*:\s*\{', re.DOTALL)
 _YAML = re.compile(r"[A-Za-z_][\w.-]*:\s*(?:\n|$)")
@@ -31,7 +37,8 @@ def _is_toml(text: str) -> bool:
 
 
 def read(text: str) -> tuple[str, Document, str]:
-    """What it was taken for, its entries, and the entry of a registry that it names instead. Raises FileInvalid."""
+    """What it was taken for, its entries, and the entry of a registry that it names instead. Raises
+    FileInvalid."""
     if _FRAGMENT.match(text):
         text = "{" + text.rstrip().rstrip(",") + "}"
     if text.startswith("- name:"):
@@ -42,7 +49,9 @@ def read(text: str) -> tuple[str, Document, str]:
         return "the server.json of a registry entry", Document(), str(data["name"])
     what, document = _of(data, raw)
     if not document.servers and not document.refused:
-        raise refused("The text contains no server.", "Paste the part with the command or the address.")
+        raise refused(
+            "The text contains no server.", "Paste the part with the command or the address."
+        )
     return what, document, ""
 
 
@@ -53,16 +62,22 @@ def _of(data: JsonObject, raw: bytes) -> tuple[str, Document]:
         entry = {key: value for key, value in data.items() if key != "name"}
         return "one entry of a host's file", CLAUDE_PLUGIN.read({name: entry}, NAME)
     found, document = formats.read(raw, NAME)
-    return f"a configuration of {found.title}", replace(document, notes=found.in_its_words(document.notes))
+    return f"a configuration of {found.title}", replace(
+        document, notes=found.in_its_words(document.notes)
+    )
 
 
 def _name_of(entry: Mapping[str, Json]) -> str:
     """Of an entry that stands without its key."""
     if isinstance(entry.get("name"), str) and entry["name"].strip():
         return str(entry["name"])
-    command, args = entry.get("command"), entry.get("args")
+    command = entry.get("command")
+    args = entry.get("args")
     words = [command] if isinstance(command, str) else command
     if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
         args = args if isinstance(args, list) else []
-        return named_by_command([*words, *(word for word in args if isinstance(word, str))]) or "server"
+        return (
+            named_by_command([*words, *(word for word in args if isinstance(word, str))])
+            or "server"
+        )
     return named_by_address(str(next((entry[key] for key in _REACHES if key in entry), "")))

@@ -1,4 +1,5 @@
-"""What the readers of pasted text share: how it is called in messages, and the name that a server is proposed."""
+"""What the readers of pasted text share: how it is called in messages, and the name that a server
+is proposed."""
 
 from __future__ import annotations
 
@@ -52,7 +53,27 @@ _RUNNERS = {
 }
 _CONTAINERS = {"docker", "podman", "nerdctl"}
 # Options of containers that are followed by a value.
-_VALUED = {"-e", "--env", "-v", "--volume", "--mount", "--name", "-p", "--publish", "--network", "--net", "--env-file", "-u", "--user", "-w", "--workdir", "--entrypoint", "--platform", "-l", "--label"}  # fmt: skip
+_VALUED = {
+    "-e",
+    "--env",
+    "-v",
+    "--volume",
+    "--mount",
+    "--name",
+    "-p",
+    "--publish",
+    "--network",
+    "--net",
+    "--env-file",
+    "-u",
+    "--user",
+    "-w",
+    "--workdir",
+    "--entrypoint",
+    "--platform",
+    "-l",
+    "--label",
+}
 _PACKAGED = {
     "--from",
     "--with",
@@ -73,12 +94,14 @@ def of_entries(entries: Mapping[str, Json]) -> Document:
 
 
 def refused(sentence: str, remedy: str) -> FileInvalid:
-    """What was pasted cannot be used: why, and what to paste instead. It never repeats what was pasted."""
+    """What was pasted cannot be used: why, and what to paste instead. It never repeats what was
+    pasted."""
     return FileInvalid(NAME, sentence, remedy=remedy)
 
 
 def named_by_command(words: Sequence[str]) -> str:
-    """A short name for what a command line starts: of its package, image or script; empty where none tells."""
+    """A short name for what a command line starts: of its package, image or script; empty where
+    none tells."""
     program = _base(words[0])
     if program in _CONTAINERS:
         return _trimmed(_image(words[1:]))
@@ -96,13 +119,18 @@ def named_by_address(url: str) -> str:
         host = ""
     if re.fullmatch(r"[0-9.]+|.*:.*|localhost", host):
         return "local" if host else "server"
-    labels = [label for label in host.split(".")[:-1] if label not in ("mcp", "api", "www", "co", "com", "server")]
+    labels = [
+        label
+        for label in host.split(".")[:-1]
+        if label not in ("mcp", "api", "www", "co", "com", "server")
+    ]
     return slug(labels[-1] if labels else host) or "server"
 
 
 def _arguments(words: Sequence[str]) -> list[str]:
     """The words that are no options and no values of options that we know."""
-    found, skip = [], False
+    found = []
+    skip = False
     for word in words:
         if not skip and not word.startswith("-"):
             found.append(word)
@@ -127,8 +155,13 @@ def _base(word: str) -> str:
 
 
 def _trimmed(word: str) -> str:
-    """The telling part of a package's, image's or script's name; of a path with a generic end the folder before it."""
-    parts = [part for part in re.split(r"[\\/]", word.split("#", 1)[0].rstrip("/")) if part not in ("", ".", "..")]
+    """The telling part of a package's, image's or script's name; of a path with a generic end the
+    folder before it."""
+    parts = [
+        part
+        for part in re.split(r"[\\/]", word.split("#", 1)[0].rstrip("/"))
+        if part not in ("", ".", "..")
+    ]
     for part in reversed(parts):
         plain = re.sub(r"(?<=.)@.*$|[:@][^:@]*$|\.(?:js|mjs|cjs|ts|py|jar|sh|exe|git)$", "", part)
         plain = slug(_ABOUT.sub("", plain).replace("_", "-"))

@@ -1,7 +1,9 @@
-"""What looks like a secret in an entry, taken out of it: the entry then names a credential, ``${cred:NAME}``, instead.
+"""What looks like a secret in an entry, taken out of it: the entry then names a credential,
+``${cred:NAME}``, instead.
 
-A name that tells (``API_KEY``, ``--token``, ``Authorization``) or a shape that tells (``ghp_…``, ``sk-…``) is enough. A
-text such as ``YOUR_API_KEY`` is none yet: it stands where the secret has to be entered.
+A name that tells (``API_KEY``, ``--token``, ``Authorization``) or a shape that tells (``ghp_…``,
+``sk-…``) is enough. A text such as ``YOUR_API_KEY`` is none yet: it stands where the secret has to
+be entered.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ _TO_FILL_IN = re.compile(
     re.DOTALL,
 )
 _PASSWORD = re.compile(r"(?<=://)([^/\s:@]*:)([^/\s@]+)(?=@)")
-_LABELS = {"password": "address password", "part": "password", "bearer": "authorization", "shape": "argument"}
+_LABELS = {
+    "password": "address password",
+    "part": "password",
+    "bearer": "authorization",
+    "shape": "argument",
+}
 _NO_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 
 
@@ -32,9 +39,11 @@ Place = Literal["env", "headers", "command", "url"]
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """``name``: of the credential that the entry names in its place; ``label``: what it is, for people.
+    """``name``: of the credential that the entry names in its place; ``label``: what it is, for
+    people.
 
-    ``place``: env, headers, command or url. ``value``: as pasted; empty where it is still to be filled in.
+    ``place``: env, headers, command or url. ``value``: as pasted; empty where it is still to be
+    filled in.
     """
 
     name: str
@@ -49,19 +58,23 @@ class Secret:
 
     @property
     def sealed_with_server(self) -> bool:
-        """Whether the server's own settings can hold it unseen: the rest stands open in pages and process lists."""
+        """Whether the server's own settings can hold it unseen: the rest stands open in pages and
+        process lists."""
         return self.place in ("env", "headers")
 
 
 def taken_out(entry: ServerEntry) -> tuple[ServerEntry, tuple[Secret, ...]]:
-    """The entry without what looks like a secret, and each that was taken out, in the order of a form."""
+    """The entry without what looks like a secret, and each that was taken out, in the order of a
+    form."""
     taker = _Taker(entry.key)
     plain = replace(
         entry,
         command=tuple(taker.words(entry.command)),
         url=taker.url(entry.url),
         env={name: taker.named("env", name, value) for name, value in entry.env.items()},
-        headers={name: taker.named("headers", name, value) for name, value in entry.headers.items()},
+        headers={
+            name: taker.named("headers", name, value) for name, value in entry.headers.items()
+        },
     )
     return plain, tuple(taker.found)
 
@@ -79,7 +92,8 @@ class _Taker:
         self.found: list[Secret] = []
 
     def named(self, place: Place, name: str, text: str) -> str:
-        """The value of a variable or header. References stay, and so does the scheme before a token."""
+        """The value of a variable or header. References stay, and so does the scheme before a
+        token."""
         scheme = match[1] if (match := _SCHEME.match(text)) else ""
         value = text[len(scheme) :]
         if is_reference(value):
@@ -98,19 +112,26 @@ class _Taker:
         return self._without("url", "", url)
 
     def _without(self, place: Place, before: str, word: str) -> str:
-        plain, end = "", 0
+        plain = ""
+        end = 0
         for span in secrets_in_word(before, word):
             value = word[span.start : span.end]
             label = (
-                "address" if place == "url" and span.name == "shape" else _LABELS.get(span.name, span.name.lstrip("-"))
+                "address"
+                if place == "url" and span.name == "shape"
+                else _LABELS.get(span.name, span.name.lstrip("-"))
             )
-            plain += word[end : span.start] + (value if is_reference(value) else self._taken(place, label, value))
+            plain += word[end : span.start] + (
+                value if is_reference(value) else self._taken(place, label, value)
+            )
             end = span.end
         return plain + word[end:]
 
     def _password(self, place: Place, name: str) -> Callable[[re.Match[str]], str]:
         return lambda match: (
-            match[0] if is_reference(match[2]) else match[1] + self._taken(place, f"{name} password", match[2])
+            match[0]
+            if is_reference(match[2])
+            else match[1] + self._taken(place, f"{name} password", match[2])
         )
 
     def _taken(self, place: Place, label: str, value: str) -> str:
@@ -120,7 +141,8 @@ class _Taker:
         taken = {secret.name for secret in self.found}
         number = 2
         while name in taken:
-            name, number = f"{base}-{number}", number + 1
+            name = f"{base}-{number}"
+            number = number + 1
         secret = Secret(name, label, place, "" if to_fill_in(value) else value)
         self.found.append(secret)
         return secret.reference

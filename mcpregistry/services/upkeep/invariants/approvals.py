@@ -1,4 +1,5 @@
-"""What must be true of held calls: what ran is what was approved, by enough people, once, in time."""
+"""What must be true of held calls: what ran is what was approved, by enough people, once, in
+time."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ from mcpregistry.services.records.bound_approvals import KINDS, SignedApproval, 
 
 _GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
 _BATCH = 200  # calls whose votes or entries are read in one query
-_APPROVED = [State.READY, State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
+_APPROVED = [
+    State.READY,
+    State.DISPATCHED,
+    State.SUCCEEDED,
+    State.TOOL_ERROR,
+    State.NOT_SENT,
+    State.UNKNOWN,
+]
 
 
 def _asked_and_let_go() -> QuerySet[ApprovalRequest]:
@@ -31,12 +39,15 @@ def _asked_and_let_go() -> QuerySet[ApprovalRequest]:
 
 def without_request(now: datetime) -> Iterator[str]:
     """Calls that wait, or were decided, and have no request."""
-    asked = Invocation.objects.filter(Q(outcome="ask", state__in=_APPROVED) | Q(state=State.PENDING))
+    asked = Invocation.objects.filter(
+        Q(outcome="ask", state__in=_APPROVED) | Q(state=State.PENDING)
+    )
     return _ids(asked.filter(~Exists(ApprovalRequest.objects.filter(call_id=OuterRef("pk")))))
 
 
 def without_quorum(now: datetime) -> Iterator[str]:
-    """Different people, agreeing on one and the same bytes: those that ran, as far as they are still stored."""
+    """Different people, agreeing on one and the same bytes: those that ran, as far as they are
+    still stored."""
     for request in streamed(_asked_and_let_go().prefetch_related("votes"), _BATCH):
         agreeing = Counter(vote.arguments_hash for vote in request.votes.all() if vote.approve)
         if request.call.arguments:
@@ -49,22 +60,29 @@ def without_quorum(now: datetime) -> Iterator[str]:
 def not_as_signed(now: datetime) -> Iterator[str]:
     """Held calls whose terms, votes or approval differ from the signed entries of the audit log."""
     forgotten = bound.Forgotten()
-    requests = ApprovalRequest.objects.select_related("call").prefetch_related("votes").order_by("pk")
+    requests = (
+        ApprovalRequest.objects.select_related("call").prefetch_related("votes").order_by("pk")
+    )
     rows = streamed(requests, _BATCH)
     while batch := list(islice(rows, _BATCH)):
         signed = _signed([request.call_id for request in batch])
         for request in batch:
             erased = request.call.received_at < forgotten.payloads
-            votes, entries = list(request.votes.all()), signed.get(request.call_id, SignedApproval())
+            votes = list(request.votes.all())
+            entries = signed.get(request.call_id, SignedApproval())
             found = any(find_differences(request, entries, votes, erased=erased))
-            if found and bound.misfits_of(request.call_id, forgotten):  # it may have moved on in between
+            # it may have moved on in between
+            if found and bound.misfits_of(request.call_id, forgotten):
                 yield request.call_id
 
 
 def _signed(calls: list[str]) -> dict[str, SignedApproval]:
-    """By call, what its entries say. An entry that is not as it was written is found with its chain."""
+    """By call, what its entries say. An entry that is not as it was written is found with its
+    chain."""
     entries: dict[str, list[AuditEntry]] = {}
-    for entry in AuditEntry.objects.filter(subject__in=[f"call:{call}" for call in calls], kind__in=KINDS):
+    for entry in AuditEntry.objects.filter(
+        subject__in=[f"call:{call}" for call in calls], kind__in=KINDS
+    ):
         entries.setdefault(entry.subject.removeprefix("call:"), []).append(entry)
     return {call: read for call, each in entries.items() if (read := _read(each)) is not None}
 
@@ -88,13 +106,15 @@ def rejected_and_let_go(now: datetime) -> Iterator[str]:
 
 
 def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
-    """Calls that the person at the host confirmed although their rule does not let the requester."""
+    """Calls that the person at the host confirmed although their rule does not let the
+    requester."""
     odd = ApprovalVote.objects.filter(via="host", request__requester_may_confirm=False)
     return (each.request.call_id for each in streamed(odd.select_related("request").order_by()))
 
 
 def approved_by_requester(now: datetime) -> Iterator[str]:
-    """Calls that the person who asked for them approved, although their rule does not let the requester."""
+    """Calls that the person who asked for them approved, although their rule does not let the
+    requester."""
     own = ApprovalVote.objects.filter(approve=True, user_id=F("request__call__requester_id"))
     odd = own.filter(request__requester_may_confirm=False).order_by()
     return streamed(odd.values_list("request__call_id", flat=True))
@@ -117,15 +137,25 @@ def _sent_bindings(calls: list[str]) -> dict[str, str | None]:
     subjects = [f"call:{call}" for call in calls]
     entries = AuditEntry.objects.filter(subject__in=subjects, kind="call.dispatched").order_by("id")
     told = entries.values_list("subject", "body")
-    return {subject.removeprefix("call:"): json.loads(body).get("binding") for subject, body in told}
+    return {
+        subject.removeprefix("call:"): json.loads(body).get("binding") for subject, body in told
+    }
 
 
 def joinable_after_its_end(now: datetime) -> Iterator[str]:
-    """Requests that would give an end to the identical call although it was told already, or is stale."""
-    kept = ApprovalRequest.objects.exclude(join_key=None).filter(call__state__in=[*TERMINAL]).select_related("call")
+    """Requests that would give an end to the identical call although it was told already, or is
+    stale."""
+    kept = (
+        ApprovalRequest.objects.exclude(join_key=None)
+        .filter(call__state__in=[*TERMINAL])
+        .select_related("call")
+    )
     for request in streamed(kept.order_by()):
         ended = request.call.finished_at or now
-        if request.delivered_at is not None or ended + timedelta(seconds=request.execute_seconds) < now - _GRACE:
+        if (
+            request.delivered_at is not None
+            or ended + timedelta(seconds=request.execute_seconds) < now - _GRACE
+        ):
             yield request.call_id
 
 
@@ -153,9 +183,15 @@ RULES = [
     ("Terms, votes and approvals match the audit log.", not_as_signed),
     ("Permits match the audit log.", permits_not_as_signed),
     ("Rejected calls never ran.", rejected_and_let_go),
-    ("Requesters confirmed their own calls only if the rule allowed it.", confirmed_by_nobody_allowed),
+    (
+        "Requesters confirmed their own calls only if the rule allowed it.",
+        confirmed_by_nobody_allowed,
+    ),
     ("No user approved their own call.", approved_by_requester),
-    ("Each call ran as it was approved: agent, server, definition, arguments and rule.", not_as_approved),
+    (
+        "Each call ran as it was approved: agent, server, definition, arguments and rule.",
+        not_as_approved,
+    ),
     ("No outcome is stored for callers that received it or came too late.", joinable_after_its_end),
     ("No held call is open after its time limit.", past_its_time),
     ("Every decided call has the time of its decision.", decided_without_time),

@@ -12,7 +12,8 @@ _SETTLED_WITHIN = timedelta(minutes=10)
 
 
 def unbalanced(now: datetime) -> Iterator[str]:
-    """Current periods that do not match their last entry, and budgets that do not end with their last entry."""
+    """Current periods that do not match their last entry, and budgets that do not end with their
+    last entry."""
     yield from signed_books.head_problems(Budget.BOOK)
     yield from signed_books.unbalanced_periods(now)
 

@@ -1,4 +1,5 @@
-"""What must be true of the records at any time, whatever broke meanwhile; each checked from the database.
+"""What must be true of the records at any time, whatever broke meanwhile; each checked from the
+database.
 
 Two things need quiet to be judged, because they are right while work goes on: an open call and a
 running test. ``strict`` counts them as well, for use when everything has stopped.
@@ -21,7 +22,15 @@ from django.db.models.functions import Concat, Substr
 from mcpregistry.database_errors import is_passing
 from mcpregistry.db import one_reading, streamed
 from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.models import AuditArchive, AuditEntry, Connection, Invocation, Server, ServerTest, Tool
+from mcpregistry.models import (
+    AuditArchive,
+    AuditEntry,
+    Connection,
+    Invocation,
+    Server,
+    ServerTest,
+    Tool,
+)
 from mcpregistry.models.guards import altered_guards, missing_guards, unknown_guards
 from mcpregistry.models.sealing import sealed
 from mcpregistry.services.records import chains
@@ -41,7 +50,8 @@ _ENDS = [f"call.{state}" for state in TERMINAL]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One invariant: the sentence that must hold, how often it does not, and a few of the places."""
+    """One invariant: the sentence that must hold, how often it does not, and a few of the
+    places."""
 
     rule: str
     violations: int
@@ -49,7 +59,8 @@ class Finding:
 
 
 def check(now: datetime, *, strict: bool = False) -> list[Finding]:
-    """Every rule with what was found, in a fixed order. What became due after the clock's last look is not late."""
+    """Every rule with what was found, in a fixed order. What became due after the clock's last look
+    is not late."""
     now = reaping.last_look(now)
     rules = [*_RULES, *(_QUIET_RULES if strict else [])]
     with one_reading():
@@ -72,7 +83,9 @@ def _ids(rows: QuerySet[Any]) -> Iterator[str]:
 
 def _entries() -> QuerySet[AuditEntry]:
     """The audit entries of the outer query's call."""
-    return AuditEntry.objects.filter(subject=Concat(Value("call:"), OuterRef("pk"), output_field=CharField()))
+    return AuditEntry.objects.filter(
+        subject=Concat(Value("call:"), OuterRef("pk"), output_field=CharField())
+    )
 
 
 def _dispatched_without_entry(now: datetime) -> Iterator[str]:
@@ -82,8 +95,14 @@ def _dispatched_without_entry(now: datetime) -> Iterator[str]:
 
 def _sent_though_refused(now: datetime) -> Iterator[str]:
     never = [state for state in TERMINAL if state not in _SENT]
-    yield from _ids(Invocation.objects.filter(Exists(_entries().filter(kind="call.dispatched")), state__in=never))
-    yield from _ids(Invocation.objects.filter(state__in=_SENT).exclude(outcome__in=["allow", "ask"]))
+    yield from _ids(
+        Invocation.objects.filter(
+            Exists(_entries().filter(kind="call.dispatched")), state__in=never
+        )
+    )
+    yield from _ids(
+        Invocation.objects.filter(state__in=_SENT).exclude(outcome__in=["allow", "ask"])
+    )
 
 
 def _sent_twice(now: datetime) -> Iterator[str]:
@@ -91,16 +110,21 @@ def _sent_twice(now: datetime) -> Iterator[str]:
 
 
 def _ended_twice(now: datetime) -> Iterator[str]:
-    """An answer that comes after the reaper gave the call up is told in the log, and is no second end."""
+    """An answer that comes after the reaper gave the call up is told in the log, and is no second
+    end."""
     yield from _repeated(AuditEntry.objects.filter(kind__in=_ENDS).exclude(actor=REAPER))
     yield from _repeated(AuditEntry.objects.filter(kind=CORRECTED))
 
 
 def _corrected_though_known(now: datetime) -> Iterator[str]:
-    supposed = AuditEntry.objects.filter(kind=f"call.{State.UNKNOWN}", actor=REAPER, subject=OuterRef("subject"))
+    supposed = AuditEntry.objects.filter(
+        kind=f"call.{State.UNKNOWN}", actor=REAPER, subject=OuterRef("subject")
+    )
     known = AuditEntry.objects.filter(~Exists(supposed), kind=CORRECTED)
     if AuditArchive.objects.exists():  # entries of a call that is forgotten may be there
-        known = known.filter(Exists(Invocation.objects.filter(pk=Substr(OuterRef("subject"), len("call:") + 1))))
+        known = known.filter(
+            Exists(Invocation.objects.filter(pk=Substr(OuterRef("subject"), len("call:") + 1)))
+        )
     return iter(known.order_by().values_list("subject", flat=True))
 
 
@@ -110,11 +134,17 @@ def _repeated(entries: QuerySet[AuditEntry]) -> Iterator[str]:
 
 
 def _end_not_told(now: datetime) -> Iterator[str]:
-    own = _entries().filter(kind=Concat(Value("call."), OuterRef("state"), output_field=CharField()))
+    own = _entries().filter(
+        kind=Concat(Value("call."), OuterRef("state"), output_field=CharField())
+    )
     said = Concat(Value('"state":"'), OuterRef("state"), Value('"'), output_field=CharField())
     corrected = _entries().filter(kind=CORRECTED, body__contains=said)
-    yield from _ids(Invocation.objects.filter(~Exists(own), ~Exists(corrected), state__in=[*TERMINAL]))
-    yield from _ids(Invocation.objects.filter(Exists(_entries().filter(kind__in=_ENDS)), state__in=_OPEN))
+    yield from _ids(
+        Invocation.objects.filter(~Exists(own), ~Exists(corrected), state__in=[*TERMINAL])
+    )
+    yield from _ids(
+        Invocation.objects.filter(Exists(_entries().filter(kind__in=_ENDS)), state__in=_OPEN)
+    )
 
 
 def _end_incomplete(now: datetime) -> Iterator[str]:
@@ -140,15 +170,21 @@ def _pinned_unapproved(now: datetime) -> Iterator[str]:
 
 
 def _active_unconfirmed(now: datetime) -> Iterator[str]:
-    return (server.slug for server in streamed(Server.objects.active()) if not server.launch_confirmed)
+    return (
+        server.slug for server in streamed(Server.objects.active()) if not server.launch_confirmed
+    )
 
 
 def _unsealed(now: datetime) -> Iterator[str]:
     for model in filter(sealed, apps.get_models()):
         columns = [*sealed(model)]
         odd = [~Q(**{column: ""}) & ~Q(**{f"{column}__startswith": "v1."}) for column in columns]
-        for row in streamed(model._default_manager.filter(reduce(or_, odd)).order_by().values("pk", *columns)):
-            found = [column for column in columns if row[column] and not row[column].startswith("v1.")]
+        for row in streamed(
+            model._default_manager.filter(reduce(or_, odd)).order_by().values("pk", *columns)
+        ):
+            found = [
+                column for column in columns if row[column] and not row[column].startswith("v1.")
+            ]
             yield from (f"{model.__name__} {row['pk']} {column}" for column in found)
 
 

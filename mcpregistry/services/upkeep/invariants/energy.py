@@ -13,12 +13,15 @@ from mcpregistry.services.records.signed_books import CLOSE
 
 
 def unbalanced(now: datetime) -> Iterator[str]:
-    """Entries since a pool was last changed that do not follow from the one before, and levels not told by the last."""
+    """Entries since a pool was last changed that do not follow from the one before, and levels not
+    told by the last."""
     yield from signed_books.head_problems(EnergyPool.BOOK)
     for pool in EnergyPool.objects.all():
         entries = EnergyEntry.objects.filter(pool=pool).order_by("id")
         changed = entries.filter(kind=EnergyEntry.Kind.SETTING).last()
-        yield from _gaps(pool, list(streamed(entries.filter(pk__gte=changed.pk) if changed else entries)))
+        yield from _gaps(
+            pool, list(streamed(entries.filter(pk__gte=changed.pk) if changed else entries))
+        )
 
 
 def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
@@ -28,7 +31,8 @@ def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
         passed = max(0.0, (entry.at - at).total_seconds())
         is_clock = entry.kind == EnergyEntry.Kind.CLOCK
         passed = 0.0 if is_clock else passed
-        at = entry.at if is_clock else max(at, entry.at)  # by whom the clock was behind, it refilled nothing
+        # by whom the clock was behind, it refilled nothing
+        at = entry.at if is_clock else max(at, entry.at)
         before = min(pool.capacity, last.after + pool.regeneration * passed)
         after = min(pool.capacity, max(0.0, entry.before - entry.amount))
         if abs(entry.before - before) + abs(entry.after - after) > CLOSE * max(1.0, pool.capacity):

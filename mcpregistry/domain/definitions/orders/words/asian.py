@@ -1,4 +1,5 @@
-"""Chinese, Hindi, Bengali, Urdu, Indonesian, Japanese. Where words have no spaces, each sign counts as one."""
+"""Chinese, Hindi, Bengali, Urdu, Indonesian, Japanese. Where words have no spaces, each sign counts
+as one."""
 
 CHINESE = {
     "user": "用户, 用戶, 客户, 使用者, 人类, 对方, 开发者, 主人, 任何人, 他人, 别人, 顾客, 付款人, 管理员",

@@ -84,7 +84,7 @@ class Page:
         user = await db_call(new_user, role)
         user.is_staff = True
         await db_call(user.save)
-        await self.client.aforce_login(user)
+        await db_call(self.client.force_login, user)
         self.name = user.get_username()
         return self
 

@@ -12,13 +12,14 @@ from django.contrib.auth.models import User
 from mcpregistry.models import AuditEntry
 from mcpregistry.services.access.logins import OF_ACCOUNT
 from tests.fakes.stage import PLAIN, web
+from tests.waiting import HANG_LIMIT
 
 pytestmark = pytest.mark.attack
 
 
 def guess(url: str, address: str) -> int:
     """A wrong password for ann from this machine, with a header that names another address."""
-    with httpx2.Client(base_url=url, **PLAIN) as client:
+    with httpx2.Client(base_url=url, timeout=HANG_LIMIT, **PLAIN) as client:
         client.get("/admin/login/")
         form = {
             "username": "ann",

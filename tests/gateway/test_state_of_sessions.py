@@ -156,10 +156,10 @@ def processes_of_calls(server: str) -> int:
 
 
 async def check_spread(case: Case, slug: str) -> None:
-    """Hosts that open a connection for each request meet all processes, or else a case shows
-    nothing."""
+    """Hosts that open a connection for each request meet several processes, or else a case shows
+    nothing. On a busy machine they may not meet all."""
     if not case.kept:
-        assert await outside(processes_of_calls, slug) == case.processes
+        assert await outside(processes_of_calls, slug) > 1
 
 
 def counter(stage: Stage, case: Case, shared_by: str) -> list[str]:

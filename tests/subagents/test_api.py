@@ -292,7 +292,7 @@ async def test_stream_of_a_run_ends_with_the_access_of_its_reader(
     headers = dict[str, str]()
     if who == "browser":
         await db_call(person, "viewer")
-        await client.aforce_login(await db_call(User.objects.get))
+        await db_call(client.force_login, await db_call(User.objects.get))
         headers = {"X-CSRFToken": "unchecked"}
     else:
         headers = (

@@ -58,6 +58,7 @@ def examine() -> list[Finding]:
         _database,
         _migrations,
         _keys,
+        _audit_keys,
         _secrets_in_words,
         _changes,
         _connections,
@@ -165,6 +166,21 @@ def _keys() -> Iterable[Finding]:
             )
     if {*used} <= {newest}:
         yield Finding(True, "all secrets are encrypted with the newest key")
+
+
+def _audit_keys() -> Iterable[Finding]:
+    from mcpregistry.services.records.seals import list_missing_keys
+
+    try:
+        missing = list_missing_keys()
+    except DatabaseError:
+        return  # said already
+    for key in missing:
+        yield Finding(
+            False,
+            f"the audit log cannot be verified: the key '{key}' has signed parts of it, and this site does not have it",
+            "Add that key to SLIPSNISSE_AUDIT_KEYS again, or the key that it was derived from to SLIPSNISSE_KEYS.",
+        )
 
 
 def _secrets_in_words() -> Iterable[Finding]:

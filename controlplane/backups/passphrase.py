@@ -96,14 +96,14 @@ def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:
     return Lock(sealing=key[:32], signing=key[32:])
 
 
-def ask(*, new: bool) -> str:
+def ask(of: str, *, new: bool) -> str:
     """The passphrase, from the variable or the file that it names, else typed; ``new``: twice, and
     not too short.
 
     Never an argument: those are seen by everybody on the machine. Raises ConfigInvalid where there
     is none.
     """
-    given = env.text(VARIABLE) or _typed(new=new)
+    given = env.text(VARIABLE) or _typed(of, new=new)
     if new and len(given) < SHORTEST:
         raise ConfigInvalid(
             f"The passphrase must have at least {SHORTEST} characters.",
@@ -112,13 +112,13 @@ def ask(*, new: bool) -> str:
     return given
 
 
-def _typed(*, new: bool) -> str:
+def _typed(of: str, *, new: bool) -> str:
     if not sys.stdin.isatty():
         raise ConfigInvalid(
             "A passphrase is required.",
             remedy=f"Set {VARIABLE}, or set {VARIABLE}_FILE to the path of a file with it.",
         )
-    given = getpass.getpass("Passphrase of the backup: ")
+    given = getpass.getpass(f"Passphrase of the {of}: ")
     if new and getpass.getpass("Repeat the passphrase: ") != given:
         raise ConfigInvalid("The passphrases do not match.", remedy="Run the command again.")
     return given

@@ -27,6 +27,11 @@ def newest_key() -> str:
     return next(iter(_ring()))
 
 
+def has_key(key_id: str) -> bool:
+    """Whether what this key has signed can be verified."""
+    return key_id in _ring()
+
+
 def signature(key_id: str, purpose: str, text: str) -> str:
     """The signature in hex. Raises ConfigInvalid when the ring does not have that key."""
     key = _ring().get(key_id)

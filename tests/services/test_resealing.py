@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from controlplane import doctor
 from mcpregistry.models import AuditEntry, Channel, Credential, ImportedFile, Server
+from mcpregistry.services.records import audit, seals
 from mcpregistry.services.upkeep import resealing
 from subagents.models import Provider
 
@@ -121,3 +123,15 @@ def test_the_doctor_says_which_keys_are_missing_or_still_needed(rotated):
     assert [each.ok for each in found()] == [True]
     rotated.SLIPSNISSE_KEYS = {"third": os.urandom(32)}
     assert "does not have" in found()[0].what
+
+
+def test_the_doctor_names_the_missing_key_of_a_checkpoint(rotated):
+    kept = dict(rotated.SLIPSNISSE_AUDIT_KEYS)
+    rotated.SLIPSNISSE_AUDIT_KEYS = {"ring.old": OLD} | kept
+    audit.record(kind="test", actor=ACTOR, subject="test")
+    seals.seal(timezone.now())
+    assert list(doctor._audit_keys()) == []
+    rotated.SLIPSNISSE_AUDIT_KEYS = {"ring.new": NEW} | kept
+    [finding] = doctor._audit_keys()
+    assert not finding.ok
+    assert "'ring.old'" in finding.what

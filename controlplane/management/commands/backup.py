@@ -31,7 +31,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             path, rows = dumping.save(
-                Path(options["directory"]), passphrase.ask(new=True), self.stderr.write
+                Path(options["directory"]), passphrase.ask("backup", new=True), self.stderr.write
             )
         except SlipsnisseError as error:
             raise CommandError(str(error)) from error

@@ -48,7 +48,7 @@ class Command(exportconfig.Command):
         try:
             data = writing.document(secrets)
             sealed = (
-                writing.sealed_secrets(secrets, passphrase.ask(new=True))
+                writing.sealed_secrets(secrets, passphrase.ask("secrets file", new=True))
                 if options["secrets"]
                 else None
             )

@@ -102,7 +102,7 @@ class Command(importconfig.Command):
         if not path:
             return {}
         return writing.opened_secrets(
-            text.load(self._read(Path(path)), path), passphrase.ask(new=False)
+            text.load(self._read(Path(path)), path), passphrase.ask("secrets file", new=False)
         )
 
 

@@ -47,7 +47,7 @@ class Command(BaseCommand):
             with only_one(settings.VAR_DIR), _opened(options["file"]) as stream:
                 rows = loading.load(
                     stream,
-                    passphrase.ask(new=False),
+                    passphrase.ask("backup", new=False),
                     self.stderr.write,
                     accept_older_log=options["accept_older_log"],
                 )

@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
-from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal
-from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry, AuditSeal
+from mcpregistry.models.signing import has_key, newest_key, signature, signed
 from mcpregistry.services.records import audit, signed_books
 from mcpregistry.services.records.audit import CHAIN
 
@@ -35,6 +35,16 @@ _LOST = "audit.checkpoints_lost"
 _LOG = "audit"
 
 Heads = dict[str, tuple[int, str]]  # of each writer: how many entries, and the hash of the last
+
+
+def list_missing_keys() -> list[str]:
+    """The ids of keys that signed checkpoints or archives, and that the site does not have. Every
+    minute with entries has a checkpoint, so the keys of entries are among them."""
+    used = {
+        *AuditSeal.objects.values_list("key_id", flat=True).distinct(),
+        *AuditArchive.objects.values_list("key_id", flat=True).distinct(),
+    }
+    return sorted(key for key in used if not has_key(key))
 
 
 def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) -> AuditSeal | None:

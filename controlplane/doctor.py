@@ -23,6 +23,7 @@ from controlplane import checks, health
 from controlplane.celery import app
 from controlplane.open_secrets import REMEDY, list_open_secrets
 from controlplane.unclaimed import unclaimed
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models.guards import altered_guards, unknown_guards
 from mcpregistry.services.upkeep import completeness
 
@@ -120,20 +121,22 @@ def _migrations() -> Iterable[Finding]:
         return
     if missing:
         yield Finding(
-            False, f"{len(missing)} migrations are not applied", "Run `manage.py migrate`."
+            False,
+            f"{number_of(len(missing), 'migration is', 'migrations are')} not applied",
+            "Run `manage.py migrate`.",
         )
     elif lacking:
         yield Finding(False, lacking)
     elif altered:
         yield Finding(
             False,
-            f"{len(altered)} triggers of the database were changed, for example {altered[0]}",
+            f"{number_of(len(altered), 'trigger')} of the database changed, for example {altered[0]}",
             "Find out who changed them, then run `manage.py migrate`.",
         )
     elif unknown:
         yield Finding(
             False,
-            f"{len(unknown)} triggers or rules of the site's tables do not belong to the site, for example {unknown[0]}",
+            f"the site's tables have {number_of(len(unknown), 'foreign trigger or rule', 'foreign triggers or rules')}, for example {unknown[0]}",
             "Find out who created them and what they do. Drop them, unless they were created on purpose.",
         )
     else:
@@ -155,13 +158,13 @@ def _keys() -> Iterable[Finding]:
             remedy = "Add that key to SLIPSNISSE_KEYS (or var/keys.json) again, or enter the secrets again."
             yield Finding(
                 False,
-                f"{count} secrets are encrypted with the key '{key}', which this site does not have",
+                f"{number_of(count, 'secret is', 'secrets are')} encrypted with the key '{key}', which this site does not have",
                 remedy,
             )
         elif key != newest:
             yield Finding(
                 False,
-                f"{count} secrets are still encrypted with the old key '{key}'",
+                f"{number_of(count, 'secret is', 'secrets are')} still encrypted with the old key '{key}'",
                 "Run `manage.py rekey`.",
             )
     if {*used} <= {newest}:

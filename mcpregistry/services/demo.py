@@ -16,6 +16,7 @@ from pathlib import Path
 from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import Agent, Endpoint, Server, ServerTest, Tool
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.access import agents, grants, tokens
@@ -139,7 +140,7 @@ def _approve(test: ServerTest, say: Say) -> int:
     if test.verdict == ServerTest.Verdict.PASSED:
         decisions.approve_waiting(server=test.server, actor=ACTOR)
         count = Tool.objects.filter(server=test.server).exclude(pinned=None).count()
-        say(f"{slug}: works, {count} tools approved")
+        say(f"{slug}: works, {number_of(count, 'tool')} approved")
         _confirm(test.server)
         return count
     if test.finished_at is None:

@@ -206,7 +206,7 @@ def test_the_verification_says_what_is_in_archives(viewer, tmp_path):
     verification.verify(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert proof["intact"] is True
-    assert proof["notes"][0].startswith("4 entries of 1 chains are in archives (audit-000001-")
+    assert proof["notes"][0].startswith("4 entries of 1 chain are in archives (audit-000001-")
 
 
 @pytest.mark.attack

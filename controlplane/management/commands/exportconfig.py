@@ -64,7 +64,7 @@ class Command(exportconfig.Command):
             )
         elif secrets.found:
             self.stderr.write(
-                f"The file contains only the names of {len(secrets.found)} secrets. To write them to an encrypted file, use "
+                f"The file contains only the names of the secrets ({len(secrets.found)}). To write them to an encrypted file, use "
                 "--secrets PATH."
             )
         self._put(data, options["output"], as_yaml=not options["output"].endswith(".json"))

@@ -27,6 +27,7 @@ from django.db import connections
 
 from controlplane import address, checks, embedded, env, first_run, health, site
 from controlplane.supervisor import Supervisor
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.upkeep import completeness
 
 PATIENCE = 15  # seconds that children get to finish what they do
@@ -202,7 +203,7 @@ class Command(BaseCommand):
         if missing or completeness.interrupted():
             self._say(
                 "up",
-                f"bringing the database up to date ({len(missing)} migrations, triggers, roles)",
+                f"bringing the database up to date ({number_of(len(missing), 'migration')}, triggers, roles)",
             )
             call_command("migrate", verbosity=0, interactive=False, skip_checks=True)
         password = first_run.create_admin(self._unshown)

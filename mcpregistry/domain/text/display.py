@@ -66,3 +66,8 @@ def _count(match: re.Match[str]) -> str:
 def kind_and_name(kind: object, name: str) -> str:
     """A record's kind and name, such as "agent local", for where nothing else says the kind."""
     return name if name.startswith(f"{kind}") else f"{kind} {name}"
+
+
+def number_of(count: int, one: str, many: str = "") -> str:
+    """``1 entry``, ``2,000 entries``. ``many`` may be left out if it is ``one`` and an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -15,6 +15,7 @@ from django.db import DatabaseError
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, key_for
 from mcpregistry.domain.hosts.table import HOSTS, Host
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.management.place import must_be_a_site
 from mcpregistry.services.hosts.connecting import Outcome, Signing, connect, disconnect
 from mcpregistry.services.hosts.files import HostFile, of_person, of_project
@@ -204,7 +205,7 @@ class Command(BaseCommand):
             self.stdout.write("Repair the stale entries with `manage.py connect --repair`.")
         if refused:
             raise CommandError(
-                f"{len(refused)} entries could not be repaired. The reasons are shown above."
+                f"{number_of(len(refused), 'entry', 'entries')} could not be repaired. The reasons are shown above."
             )
 
     def _show(self, entry: Standing, *, repair: bool, dry: bool) -> bool:

@@ -21,6 +21,7 @@ from mcpregistry.domain.formats.verdicts import schema
 from mcpregistry.domain.hosts.connection import key_for
 from mcpregistry.domain.hosts.entry_file import new_file
 from mcpregistry.domain.hosts.table import HOSTS
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.files import write_file
 from mcpregistry.services.exchange.keeping import KeptFile
@@ -121,7 +122,7 @@ class Command(BaseCommand):
             self.stderr.write(str(note))
         if written.refused:
             self.stderr.write(
-                f"Nothing was written. {len(written.refused)} problems are listed above."
+                f"Nothing was written. {number_of(len(written.refused), 'problem is', 'problems are')} listed above."
             )
             sys.exit(1)
         as_yaml = name.startswith("slipsnisse") and not options["output"].endswith(".json")

@@ -18,6 +18,7 @@ from mcpregistry.domain import formats
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
 from mcpregistry.domain.rights import all_rights
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.exchange import large
 from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, read_file
 from mcpregistry.services.exchange.importing import Outcome, import_file, read_document
@@ -196,7 +197,7 @@ class Command(BaseCommand):
         self._print_notes(found.in_its_words(document.notes))
         if not document.refused:
             self.stdout.write(
-                f"{name}: valid {found.title} file with {len(document.servers)} servers."
+                f"{name}: valid {found.title} file with {number_of(len(document.servers), 'server')}."
             )
         return not document.refused
 
@@ -207,7 +208,7 @@ class Command(BaseCommand):
         level = self.options["verbosity"]
         if plain and level == 1:
             self.stdout.write(
-                f"{plain[0].file}: {len(plain)} values were taken unchanged (-v 2 lists them)."
+                f"{plain[0].file}: {number_of(len(plain), 'value was', 'values were')} taken unchanged (-v 2 lists them)."
             )
         for note in [*(plain if level > 1 else ()), *(note for note in notes if not note.plain)]:
             (self.stderr if note.action in ("refused", "left out") else self.stdout).write(
@@ -217,7 +218,7 @@ class Command(BaseCommand):
     def _summary(self, outcome: Outcome) -> None:
         if outcome.refused:
             self.stderr.write(
-                f"{outcome.path}: nothing was saved. {len(outcome.refused)} problems are listed above."
+                f"{outcome.path}: nothing was saved. {number_of(len(outcome.refused), 'problem is', 'problems are')} listed above."
             )
             if any(note.remedy == CONFLICT for note in outcome.refused):
                 self.stderr.write(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models.audit import GENESIS, AuditArchive
 from mcpregistry.models.signing import signature, signed
 
@@ -99,9 +100,7 @@ class Archives:
             if self._read
             else "which were not read. To read them, add --archive with their folder."
         )
-        return (
-            f"{entries:,} entries of {len(self._stands):,} chains are in archives ({named}), {read}"
-        )
+        return f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self._stands), 'chain')} are in archives ({named}), {read}"
 
     def _out_of_place(self, record: AuditArchive) -> str:
         if record.from_seq != self.stand(record.writer).seq + 1 or record.to_seq < record.from_seq:

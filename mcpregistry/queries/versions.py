@@ -23,6 +23,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 Field: TypeAlias = "models.Field[Any, Any]"
 Change = tuple[str, str, str]  # field, before, after
 Say: TypeAlias = "Callable[[Field, Any], str]"
+Name: TypeAlias = "Callable[[Field], str]"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Version:
     whence: str
     what: str
     changes: list[Change]
+
+
+def column_of(field: Field) -> str:
+    """A field's name for programs, as in the configuration file."""
+    return str(field.name)
+
+
+def label_of(field: Field) -> str:
+    """A field's name on pages."""
+    return str(field.verbose_name)
 
 
 def plain(field: Field, value: Any) -> str:
@@ -61,11 +72,15 @@ def versions(row: Any) -> list[Version]:
     return (
         []
         if history is None
-        else told(list(history.select_related("history_user")[: _SHOWN + 1]), _SHOWN, readable)
+        else told(
+            list(history.select_related("history_user")[: _SHOWN + 1]), _SHOWN, readable, label_of
+        )
     )
 
 
-def told(found: Sequence[Any], most: int, say: Say = plain) -> list[Version]:
+def told(
+    found: Sequence[Any], most: int, say: Say = plain, name: Name = column_of
+) -> list[Version]:
     """Versions of one record, newest first, in words; those beyond ``most`` only say what the last
     one changed. Without those in which nothing changed that a person sets."""
     _read_lists(found)
@@ -81,7 +96,7 @@ def told(found: Sequence[Any], most: int, say: Say = plain) -> list[Version]:
             changes=changes,
         )
         for new, old in list(pairs)[:most]
-        if (changes := _changes(old, new, say)) is not None
+        if (changes := _changes(old, new, say, name)) is not None
     ]
 
 
@@ -100,7 +115,7 @@ def _read_lists(found: Sequence[Any]) -> None:
             )
 
 
-def _changes(old: Any, new: Any, say: Say) -> list[Change] | None:
+def _changes(old: Any, new: Any, say: Say, name: Name) -> list[Change] | None:
     """What differs between two versions; None when nothing that a person sets has changed, and
     nothing was made or deleted."""
     if old is None or new.history_type == "-":
@@ -109,24 +124,24 @@ def _changes(old: Any, new: Any, say: Say) -> list[Change] | None:
     # secrets.
     differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
     secrets = sealed(new.instance_type)
-    changed = [
-        _change(f, getattr(old, f.attname), getattr(new, f.attname), secrets, say) for f in differ
-    ]
-    found = [*changed, *_listed(old.names_listed, new.names_listed)]
+    found: list[Change] = []
+    for f in differ:
+        if f.name in secrets:
+            secret = secrets[f.name]
+            shown = secret if name is column_of else secret.replace("_", " ")
+            found.append((shown, "•••", "•••"))
+        else:
+            values = [say(f, getattr(version, f.attname)) for version in (old, new)]
+            found.append((name(f), values[0], values[1]))
+    found += _listed(old.names_listed, new.names_listed, name)
     return found if found or new.history_type == "+" else None
 
 
-def _listed(old: dict[Any, set[str]], new: dict[Any, set[str]]) -> Iterator[Change]:
+def _listed(old: dict[Any, set[str]], new: dict[Any, set[str]], name: Name) -> Iterator[Change]:
     """Of lists of other records only what differs: what is gone from each, and what came."""
     for field, names in new.items():
         gone = sorted(old[field] - names)
         came = sorted(names - old[field])
         if gone or came:
-            label = _("%(field)s (differences)") % {"field": field.verbose_name}
+            label = _("%(field)s (differences)") % {"field": name(field)}
             yield label, ", ".join(gone), ", ".join(came)
-
-
-def _change(field: Field, before: Any, after: Any, secrets: dict[str, str], say: Say) -> Change:
-    if field.name in secrets:
-        return secrets[field.name].replace("_", " "), "•••", "•••"
-    return str(field.verbose_name), say(field, before), say(field, after)

@@ -152,7 +152,7 @@ def test_files_of_archived_entries_are_shown_with_their_digests(
     html = report_of(client_of)
     for shown in (
         "intact",
-        "4 entries of 1 chains are in archives",
+        "4 entries of 1 chain are in archives",
         file.name,
         AuditArchive.objects.get().digest,
     ):

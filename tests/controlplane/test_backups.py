@@ -203,7 +203,7 @@ def test_a_restored_site_knows_its_archives(tmp_path):
     other.assert_whole()
     code, said = other.run("audit", "verify", "--full", "--archive", str(tmp_path))
     assert code == 0, said
-    assert "4 entries of 1 chains are in archives" in said
+    assert "4 entries of 1 chain are in archives" in said
     assert (
         other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
     )
@@ -387,16 +387,16 @@ def test_a_row_that_the_database_does_not_take_is_named():
 def test_a_passphrase_is_asked_for_and_never_short(monkeypatch):
     monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "short")
     with pytest.raises(ConfigInvalid, match="at least 12"):
-        passphrase.ask(new=True)
+        passphrase.ask("backup", new=True)
     monkeypatch.delenv("SLIPSNISSE_BACKUP_PASSPHRASE")
     with pytest.raises(ConfigInvalid, match=r"A passphrase is required.*_FILE"):
-        passphrase.ask(new=False)  # a test has no terminal
+        passphrase.ask("backup", new=False)  # a test has no terminal
 
 
 def test_a_passphrase_comes_from_a_file(monkeypatch, tmp_path):
     (tmp_path / "word").write_text(f"{PASSPHRASE}\n")
     monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE_FILE", str(tmp_path / "word"))
-    assert passphrase.ask(new=True) == PASSPHRASE
+    assert passphrase.ask("backup", new=True) == PASSPHRASE
 
 
 def test_a_replaced_key_file_is_kept(tmp_path):

@@ -103,7 +103,7 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     note, result = run("audit", "verify")[1].splitlines()
     assert note.startswith("This machine had no file audit-newest-seal.json")
     assert re.fullmatch(
-        r"The audit log is intact. 3 entries of 1 chains read in \d+\.\d s\.", result
+        r"The audit log is intact. 3 entries of 1 chain read in \d+\.\d s\.", result
     )
     assert "--full reads them again" in run("audit", "verify")[1]
     assert run("audit", "export", "--output", str(file))[0] == 0

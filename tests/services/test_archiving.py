@@ -56,7 +56,7 @@ def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_
     )
     assert "read as well" in run("verify", "--archive", str(file))[1]
     # it was the last of its chain, and is so no more
-    assert archive(tmp_path).startswith("1 entries of 1 chains")
+    assert archive(tmp_path).startswith("1 entry of 1 chain")
     assert archive(tmp_path).startswith("There are no entries to archive")
     assert len(files(tmp_path)) == 2
 

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import number_of, printable
 from mcpregistry.services.records import (
     archive_files,
     archives,
@@ -116,7 +116,9 @@ class Command(BaseCommand):
         moved = archiving.archive(
             database_now(), older_than, folder, self.stderr.write, dry_run=dry_run
         )
-        what = f"{moved.entries:,} entries of {moved.chains:,} chains"
+        what = (
+            f"{number_of(moved.entries, 'entry', 'entries')} of {number_of(moved.chains, 'chain')}"
+        )
         if not moved.entries:
             self.stdout.write(
                 "There are no entries to archive. Entries are archived when they are old enough, verified and covered by a "
@@ -157,7 +159,7 @@ class Command(BaseCommand):
         problems = [*report.problems, *read, *islice(_compared(against, known), _SHOWN)]
         for said in (*problems, *report.notes):
             self.stdout.write(printable(said, 300))
-        looked = f"{report.entries:,} entries of {report.chains:,} chains read in {report.seconds:.1f} s."
+        looked = f"{number_of(report.entries, 'entry', 'entries')} of {number_of(report.chains, 'chain')} read in {report.seconds:.1f} s."
         if problems:
             self.stdout.write(f"The audit log is not intact. {looked}")
             raise SystemExit(1)

@@ -188,7 +188,7 @@ class AnnotationsIn(Input):
 
 class AnnotationsOut(Schema):
     """``claimed``: annotations of the server, which have no effect. ``confirmed``: annotations that
-    an operator has confirmed.
+    an approver has confirmed.
     """
 
     tool: str

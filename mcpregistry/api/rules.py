@@ -181,7 +181,7 @@ def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status
 
 @router.get("/tools/{name}/annotations", response=AnnotationsOut)
 def get_annotations(request: HttpRequest, name: ToolName) -> AnnotationsOut:
-    """The annotations that the server claims for the tool, and those that an operator has
+    """The annotations that the server claims for the tool, and those that an approver has
     confirmed."""
     return annotations_out(lookup.tool(name))
 

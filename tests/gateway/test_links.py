@@ -80,7 +80,7 @@ async def test_what_is_linked_to_is_nobody_elses_and_keeps_to_the_rules(stage, s
     await outside(lambda: rules.save_rule(rule=ask, actor=ACTOR, unanswered=True))
     async with connected("http", "auto", scene, site, launched) as host:
         await host.call_tool(f"{scene.slug}__link", {})
-        with pytest.raises(MCPError, match="add a rule to allow it"):
+        with pytest.raises(MCPError, match="add a rule that allows it"):
             await host.read_resource(LINK)
         assert await text_of(host, UI)  # part of what was approved
         deny = PolicyRule(

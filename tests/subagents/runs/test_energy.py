@@ -131,7 +131,7 @@ async def test_without_energy_no_model_is_asked_and_the_run_ends_saying_so(
         "500 tokens of an answer are a unit, and its question is small"
     )
     assert '0.1 are left in the pool "p"' in run.error
-    assert "ask an operator" in run.error
+    assert "Ask an operator" in run.error
     assert not await db_call(EnergyReservation.objects.exists)
 
 

@@ -154,8 +154,8 @@ class ServerForm(RecordForm[Server]):
             "protocol_mode": (
                 _(
                     "The version of MCP to use. If a server supports both versions, the site may open a second "
-                    "connection. The server needs it to send questions to older hosts. Choose one version to prevent "
-                    "this."
+                    "connection, which the server needs to send questions to older hosts. To prevent a second "
+                    "connection, choose one version."
                 )
             ),
         }

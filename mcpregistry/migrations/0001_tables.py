@@ -422,7 +422,8 @@ class Migration(migrations.Migration):
                     ('calls', models.PositiveIntegerField(default=0)),
                     ('errors', models.PositiveIntegerField(default=0)),
                     ('unsettled', models.PositiveIntegerField(default=0, help_text='Calls whose end was not known when they were counted.')),
-                    ('again', models.BooleanField(default=False, help_text="Whether the period is being counted again, because the clock was set back to a time before it.")),
+                    ('again', models.BooleanField(default=False, help_text="Whether the period is being counted again, because the clock was set back to a time before the "
+"period.")),
                 ],
                 options={
                     'indexes': [],
@@ -635,7 +636,8 @@ class Migration(migrations.Migration):
                     ('grant', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='finding', serialize=False, to='mcpregistry.grant')),
                     ('made_at', models.DateTimeField(db_index=True)),
                     ('facts', models.CharField(help_text='Digest of the grant that was analyzed.', max_length=64)),
-                    ('body', models.JSONField(default=dict, help_text='The proposal for each period, by its number of days. A period without a proposal is left out.')),
+                    ('body', models.JSONField(default=dict, help_text="The proposal for each period. The key is the length of the period in days. A period without a "
+"proposal is left out.")),
                 ],
                 options={
                     'indexes': [],
@@ -1241,7 +1243,8 @@ class Migration(migrations.Migration):
             migrations.CreateModel(
                 name='SiteProcess',
                 fields=[
-                    ('id', models.CharField(help_text="Unique for each start of a process. The writer ID of the calls that it records begins with this value.", max_length=64, primary_key=True, serialize=False)),
+                    ('id', models.CharField(help_text="Unique for each start of a process. The calls that the process records have a writer ID that "
+"begins with this value.", max_length=64, primary_key=True, serialize=False)),
                     ('name', models.CharField(db_index=True, help_text='Kind, host and process ID of the process, for example web@box:4711.', max_length=100)),
                     ('address', models.CharField(blank=True, db_default='', default='', help_text='Address at which processes on other machines reach this process. Empty if SLIPSNISSE_PEER_ADDRESS is not set.', max_length=300)),
                     ('lease_until', models.DateTimeField(help_text='When the process counts as dead, in database time.')),
@@ -1374,7 +1377,8 @@ class Migration(migrations.Migration):
                     ('confirmed_as', models.CharField(blank=True, help_text='Name of the user in the audit log.', max_length=200, verbose_name='confirmed by')),
                     ('sealed_entries', models.TextField(blank=True, editable=False)),
                     ('sealed_confirmed_entries', models.TextField(blank=True, editable=False)),
-                    ('offered', models.JSONField(db_default=[], default=list, editable=False, help_text="Entries whose tools were approved and granted automatically after they were confirmed. This is done only once for each entry.")),
+                    ('offered', models.JSONField(db_default=[], default=list, editable=False, help_text="Entries that were confirmed and whose tools were then approved and granted automatically. This "
+"is done only once for each entry.")),
                     ('served', models.CharField(blank=True, help_text="Hash of the confirmed content for which servers have been set up.", max_length=64)),
                     ('confirmed_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='account')),
                 ],
@@ -1994,7 +1998,8 @@ class Migration(migrations.Migration):
                     ('length', models.FloatField(help_text='Average size of arguments and result in bytes. Newer calls count more.')),
                     ('median', models.FloatField(help_text='Median duration in seconds.')),
                     ('p95', models.FloatField(help_text='95th percentile of the duration in seconds.', verbose_name='95th percentile')),
-                    ('line', models.JSONField(blank=True, help_text="Durations and sizes grouped by the length of the arguments, if they predict a call better than the average does.", null=True)),
+                    ('line', models.JSONField(blank=True, help_text="Durations and sizes, grouped by the length of the arguments. Set only if these groups predict a "
+"call better than the average does.", null=True)),
                     ('counted_at', models.DateTimeField()),
                 ],
                 options={

@@ -523,7 +523,8 @@ class AccessFinding(models.Model):
     body = models.JSONField(
         default=dict,
         help_text=_(
-            "The proposal for each period, by its number of days. A period without a proposal is left out."
+            "The proposal for each period. The key is the length of the period in days. A period without a "
+            "proposal is left out."
         ),
     )
 

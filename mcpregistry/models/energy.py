@@ -292,8 +292,8 @@ class ToolUsage(models.Model):
         null=True,
         blank=True,
         help_text=_(
-            "Durations and sizes grouped by the length of the arguments, if they predict a call better than "
-            "the average does."
+            "Durations and sizes, grouped by the length of the arguments. Set only if these groups predict a "
+            "call better than the average does."
         ),
     )
     counted_at = models.DateTimeField()

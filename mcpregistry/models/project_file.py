@@ -94,8 +94,8 @@ class ProjectFile(models.Model):
         db_default=[],
         editable=False,
         help_text=_(
-            "Entries whose tools were approved and granted automatically after they were confirmed. This is "
-            "done only once for each entry."
+            "Entries that were confirmed and whose tools were then approved and granted automatically. This "
+            "is done only once for each entry."
         ),
     )
     served = models.CharField(

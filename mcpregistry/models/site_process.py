@@ -18,7 +18,8 @@ class SiteProcess(models.Model):
         primary_key=True,
         max_length=64,
         help_text=_(
-            "Unique for each start of a process. The writer ID of the calls that it records begins with this value."
+            "Unique for each start of a process. The calls that the process records have a writer ID that "
+            "begins with this value."
         ),
     )
     name = models.CharField(

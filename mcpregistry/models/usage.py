@@ -36,7 +36,8 @@ class CountedSpan(models.Model):
     again = models.BooleanField(
         default=False,
         help_text=_(
-            "Whether the period is being counted again, because the clock was set back to a time before it."
+            "Whether the period is being counted again, because the clock was set back to a time before the "
+            "period."
         ),
     )
 

@@ -437,6 +437,7 @@ def when_it_runs(request: ApprovalRequest) -> str:
             "It has not run, because its caller disconnected. It runs when the caller makes the same call again."
         )
     text = _(
-        "It has not run, because its caller disconnected. It runs if the caller makes the same call again until %(time)s."
+        "It has not run, because its caller disconnected. It runs if the caller makes the same call again"
+        " before %(time)s."
     )
     return text % {"time": f"{localtime(request.execute_by):%H:%M}"}

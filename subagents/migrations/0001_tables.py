@@ -490,7 +490,9 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField()),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
                     ('conversation', models.CharField(blank=True, db_default='', default='', help_text="ID of the conversation in which the agent made the request.", max_length=32)),
-                    ('supervisor', models.CharField(blank=True, db_default='', default='', help_text='The hosted agent that supervises the request: while its cycles are paused, the request is paused. If empty, this is the hosted agent that supervises the whole site, if there is one.', max_length=63)),
+                    ('supervisor', models.CharField(blank=True, db_default='', default='', help_text="The hosted agent that supervises the request. While the cycles of this agent are paused, the "
+"request is paused too. If empty, the hosted agent that supervises the whole site is used, if "
+"there is one.", max_length=63)),
                 ],
                 options={
                     'verbose_name': "maintenance request",
@@ -595,7 +597,7 @@ class Migration(migrations.Migration):
                     ('created_at', models.DateTimeField()),
                     ('started_at', models.DateTimeField(blank=True, null=True)),
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
-                    ('asks', models.ForeignKey(blank=True, help_text='The model of a replay, instead of the models of its version.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='subagents.languagemodel')),
+                    ('asks', models.ForeignKey(blank=True, help_text="The model that a replay uses instead of the models of its version.", null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='subagents.languagemodel')),
                     ('parent', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='children', to='subagents.run')),
                     ('replay_of', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='replays', to='subagents.run')),
                     ('version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='subagents.expertversion')),
@@ -647,7 +649,8 @@ class Migration(migrations.Migration):
                     ('result', models.TextField(blank=True, help_text='Text that the model reads.')),
                     ('is_error', models.BooleanField(default=False)),
                     ('raw_characters', models.PositiveIntegerField(default=0)),
-                    ('details', models.JSONField(blank=True, default=dict, help_text="Links in the result, and the estimated number of tokens if the site refused the call because the context window was too small.")),
+                    ('details', models.JSONField(blank=True, default=dict, help_text="Links in the result. If the site refused the call because the context window was too small: also"
+" the estimated number of tokens.")),
                     ('settled_by', models.CharField(blank=True, help_text='Who settled the call if its outcome was unknown.', max_length=150)),
                     ('settled_by_id', models.BigIntegerField(blank=True, help_text="ID of the account of the user who settled the call.", null=True)),
                     ('started_at', models.DateTimeField(blank=True, null=True)),

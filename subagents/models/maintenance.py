@@ -101,8 +101,9 @@ class MaintenanceRequest(Leased):
         default="",
         db_default="",
         help_text=_(
-            "The hosted agent that supervises the request: while its cycles are paused, the request is "
-            "paused. If empty, this is the hosted agent that supervises the whole site, if there is one."
+            "The hosted agent that supervises the request. While the cycles of this agent are paused, the "
+            "request is paused too. If empty, the hosted agent that supervises the whole site is used, if "
+            "there is one."
         ),
     )
     conversation = models.CharField(

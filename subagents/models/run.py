@@ -124,7 +124,7 @@ class Run(Leased):
         blank=True,
         on_delete=models.PROTECT,
         related_name="+",
-        help_text=_("The model of a replay, instead of the models of its version."),
+        help_text=_("The model that a replay uses instead of the models of its version."),
     )
     depth = models.PositiveSmallIntegerField(default=0)
     # with the endpoint by which they came (``mcpregistry.domain.budgets.of_endpoint``)
@@ -367,8 +367,8 @@ class ToolCall(models.Model):
         default=dict,
         blank=True,
         help_text=_(
-            "Links in the result, and the estimated number of tokens if the site refused the call because the"
-            " context window was too small."
+            "Links in the result. If the site refused the call because the context window was too small: also"
+            " the estimated number of tokens."
         ),
     )
     settled_by = models.CharField(

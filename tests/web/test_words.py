@@ -23,7 +23,7 @@ def test_what_waits_for_its_caller_is_not_said_to_run(client_of: ClientOf) -> No
     decide(client, held, "approve", reason="fine")
     text = plain(seen(client, address(held)))
     assert (
-        "It has not run, because its caller disconnected. It runs if the caller makes the same call again until"
+        "It has not run, because its caller disconnected. It runs if the caller makes the same call again before"
         in text
     )
     assert "runs now" not in text

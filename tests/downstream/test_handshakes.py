@@ -4,6 +4,7 @@ failed handshake."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, TimedOut
 from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.downstream.peers.neighbours import is_alive
 from mcpregistry.downstream.pool.handshakes import REMEMBERED_FOR, RememberedEras
 from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
+from mcpregistry.downstream.transports.stdio import StdioChannel
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
+from tests.waiting import until
 
 Make = Callable[..., Bench]
 
@@ -154,5 +158,34 @@ async def test_a_server_that_ends_before_it_reads_anything_is_started_once(
     counter = tmp_path / "starts"
     here = bench(stdio_target("flaky", env={"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "1"}))
     with pytest.raises(ConnectionFailed, match="closed the connection"):
+        await here.pool.connect(1)
+    assert len(counter.read_text()) == 1
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_a_server_that_ends_before_anything_is_written_is_started_once(
+    bench: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_noticed: bool
+):
+    """``is_noticed``: this side knows that it has ended when it would write the first message."""
+    open_channel = StdioChannel.open
+    opened = []
+
+    async def open_and_wait(channel: StdioChannel) -> None:
+        await open_channel(channel)
+        opened.append(channel)
+        if len(opened) > 1:
+            return  # started again: that is the defect
+        if is_noticed:
+            await until(lambda: channel.error is not None)
+        else:  # nothing else runs meanwhile
+            assert channel.pid is not None
+            while is_alive(channel.pid):
+                time.sleep(0.001)
+
+    monkeypatch.setattr(StdioChannel, "open", open_and_wait)
+    counter = tmp_path / "starts"
+    here = bench(stdio_target("flaky", env={"FAKE_COUNTER": str(counter), "FAKE_FAILURES": "1"}))
+    with pytest.raises(ConnectionFailed):
         await here.pool.connect(1)
     assert len(counter.read_text()) == 1

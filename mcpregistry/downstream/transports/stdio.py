@@ -168,11 +168,14 @@ class Control(asyncio.Protocol):
 
 
 class Input(asyncio.Protocol):
-    """The server's standard input. ``unread``: bytes of it that the server has not taken."""
+    """The server's standard input. ``unread``: bytes of it that the server has not taken.
+    ``is_broken``: a message could not be written, because the server had ended before.
+    """
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
         self._left = 0
+        self.is_broken = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's hook: the pipe is open."""
@@ -181,6 +184,7 @@ class Input(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's hook: the pipe is about to be closed, so look a last time."""
+        self.is_broken = self.is_broken or exc is not None
         self._left = self.unread
         self._transport = None
 
@@ -206,6 +210,7 @@ class StdioChannel(Wire):
         self._transports: list[asyncio.BaseTransport] = []
         self._stdin: asyncio.WriteTransport | None = None
         self._input = Input()
+        self._has_written = False
         self._control_transport: asyncio.WriteTransport
 
     def stderr_tail(self) -> bytes:
@@ -246,7 +251,8 @@ class StdioChannel(Wire):
         self._unattached = []
 
     def _stdout_ended(self, error: DownstreamError | None) -> None:
-        reason = EndedUnread if self._input.unread else ConnectionFailed
+        is_unread = self._input.unread or self._input.is_broken or not self._has_written
+        reason = EndedUnread if is_unread else ConnectionFailed
         ended = reason(
             "The server closed the connection.", remedy="Check the server's log.", sent=True
         )
@@ -273,7 +279,10 @@ class StdioChannel(Wire):
             )
         if on_sent is not None:
             on_sent()
+        self._has_written = True
         stdin.write(data + b"\n")
+        if stdin.is_closing():  # the write has failed, and this side learns more only later
+            self._input.is_broken = True
 
     async def close(self) -> None:
         """End the whole tree: close stdin, wait, SIGTERM, wait, SIGKILL. Survives cancellation."""

@@ -121,7 +121,7 @@ class Closed(ConnectionFailed):
 
 
 class EndedUnread(ConnectionFailed):
-    """The server ended without having read what it was sent, so no message was the reason."""
+    """The server ended before it read a message, so no message was the reason."""
 
 
 def closed() -> Closed:

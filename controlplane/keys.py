@@ -24,8 +24,8 @@ from controlplane import env
 _DERIVED = "ring."  # before the id of the key that an audit key was derived from
 _PURPOSE = b"slipsnisse audit log"
 NO_SITE = (
-    "There is no site in {}. Nothing was created. Set SLIPSNISSE_VAR to the folder of the site, in the host's entry too "
-    "(`manage.py connect --repair` corrects it), or start a site there once with `manage.py up`."
+    "There is no site in {}. Nothing was created. Set SLIPSNISSE_VAR to the folder of the site, or start a new site there once "
+    "with `manage.py up`. To correct the entries in the files of hosts, run `manage.py connect --repair`."
 )
 _LONGEST_ID = 80  # characters: the columns that name a key have room for it
 
@@ -127,8 +127,8 @@ def _stored(file: Path) -> dict[str, str]:
         return {"secret_key": str(stored["secret_key"]), "sealing": str(stored["sealing"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImproperlyConfigured(
-            f"{file} is not a valid key file ({type(error).__name__}). Restore it from a backup: "
-            "stored credentials cannot be decrypted with a new one."
+            f"{file} is not a valid key file ({type(error).__name__}). Restore the file from a backup. "
+            "A new key cannot decrypt the stored secrets."
         ) from None
 
 

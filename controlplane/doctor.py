@@ -21,6 +21,7 @@ from django.db import Error as DatabaseError
 
 from controlplane import checks, health
 from controlplane.celery import app
+from controlplane.keys import DERIVED
 from controlplane.open_secrets import REMEDY, list_open_secrets
 from controlplane.unclaimed import unclaimed
 from mcpregistry.domain.text.display import number_of
@@ -182,8 +183,18 @@ def _audit_keys() -> Iterable[Finding]:
         yield Finding(
             False,
             f"the audit log cannot be verified: parts of it are signed with the key '{key}', which this site does not have",
-            "Add that key to SLIPSNISSE_AUDIT_KEYS again, or the key that it was derived from to SLIPSNISSE_KEYS.",
+            _audit_key_remedy(key),
         )
+
+
+def _audit_key_remedy(key: str) -> str:
+    if not key.startswith(DERIVED):
+        return f"Add the key '{key}' to SLIPSNISSE_AUDIT_KEYS again."
+    source = key.removeprefix(DERIVED)
+    return (
+        f"Add the encryption key '{source}' to SLIPSNISSE_KEYS (or var/keys.json) again, or its derived key '{key}' to "
+        "SLIPSNISSE_AUDIT_KEYS (see docs/rotate-keys.md)."
+    )
 
 
 def _secrets_in_words() -> Iterable[Finding]:

@@ -21,7 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env
 
-_DERIVED = "ring."  # before the id of the key that an audit key was derived from
+DERIVED = "ring."  # before the id of the key that an audit key was derived from
 _PURPOSE = b"slipsnisse audit log"
 NO_SITE = (
     "There is no site in {}. Nothing was created. Set SLIPSNISSE_VAR to the folder of the site, or start a new site there once "
@@ -44,7 +44,7 @@ class Ring:
         given = env.text("SLIPSNISSE_AUDIT_KEYS")
         own = _parse(given, "SLIPSNISSE_AUDIT_KEYS") if given else {}
         derived = {
-            f"{_DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256")
+            f"{DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256")
             for name, key in self.sealing.items()
         }
         if clash := own.keys() & derived.keys():

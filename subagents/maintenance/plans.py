@@ -60,7 +60,9 @@ FIELDS = (
     "shared_by",
     "check_interval",
 )
-_NO_REGISTRIES = "; the registries were not searched, because “automatic registry search” is disabled"
+_NO_REGISTRIES = (
+    "; the registries were not searched, because “automatic registry search” is disabled"
+)
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.

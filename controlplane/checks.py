@@ -144,7 +144,11 @@ def keys_are_given(**_: Any) -> list[CheckMessage]:
         return []
     hint = "Set SLIPSNISSE_SECRET_KEY and SLIPSNISSE_KEYS, or their _FILE forms, to the same values on all machines."
     return [
-        Warning("The keys are read from a file on this machine.", hint=hint, id="slipsnisse.W003")
+        Warning(
+            "The keys are read from a file on this machine, so other machines do not have them.",
+            hint=hint,
+            id="slipsnisse.W003",
+        )
     ]
 
 

@@ -21,6 +21,7 @@ from django.db import Error as DatabaseError
 
 from controlplane import checks, health
 from controlplane.celery import app
+from controlplane.keys import DERIVED
 from controlplane.open_secrets import REMEDY, list_open_secrets
 from controlplane.unclaimed import unclaimed
 from mcpregistry.domain.text.display import number_of
@@ -130,13 +131,13 @@ def _migrations() -> Iterable[Finding]:
     elif altered:
         yield Finding(
             False,
-            f"{number_of(len(altered), 'trigger')} of the database changed, for example {altered[0]}",
+            f"{number_of(len(altered), 'trigger of the database was', 'triggers of the database were')} changed, for example {altered[0]}",
             "Find out who changed them, then run `manage.py migrate`.",
         )
     elif unknown:
         yield Finding(
             False,
-            f"the site's tables have {number_of(len(unknown), 'foreign trigger or rule', 'foreign triggers or rules')}, for example {unknown[0]}",
+            f"the tables of the site have {number_of(len(unknown), 'trigger or rule that does', 'triggers or rules that do')} not belong to the site, for example {unknown[0]}",
             "Find out who created them and what they do. Drop them, unless they were created on purpose.",
         )
     else:
@@ -181,9 +182,19 @@ def _audit_keys() -> Iterable[Finding]:
     for key in missing:
         yield Finding(
             False,
-            f"the audit log cannot be verified: the key '{key}' has signed parts of it, and this site does not have it",
-            "Add that key to SLIPSNISSE_AUDIT_KEYS again, or the key that it was derived from to SLIPSNISSE_KEYS.",
+            f"the audit log cannot be verified: parts of it are signed with the key '{key}', which this site does not have",
+            _audit_key_remedy(key),
         )
+
+
+def _audit_key_remedy(key: str) -> str:
+    if not key.startswith(DERIVED):
+        return f"Add the key '{key}' to SLIPSNISSE_AUDIT_KEYS again."
+    source = key.removeprefix(DERIVED)
+    return (
+        f"Add the encryption key '{source}' to SLIPSNISSE_KEYS (or var/keys.json) again, or its derived key '{key}' to "
+        "SLIPSNISSE_AUDIT_KEYS (see docs/rotate-keys.md)."
+    )
 
 
 def _secrets_in_words() -> Iterable[Finding]:
@@ -261,7 +272,7 @@ def _machines() -> Iterable[Finding]:
         return  # said already
     if len(machines) > 1:
         remedy = "Set SLIPSNISSE_PEER_ADDRESS on every machine, and restart the processes (see docs/several-machines.md)."
-        what = f"servers that keep state for a session have a separate connection on each of {len(machines)} machines"
+        what = f"the {len(machines)} machines of this site do not share connections, so a session has a separate connection to a server on each machine"
         yield Finding(False, what, remedy)
     if not settings.PEER_ADDRESS:
         return
@@ -342,7 +353,7 @@ def _seals() -> Iterable[Finding]:
         behind = lacking > _SEALS_ON_THE_WAY
         yield Finding(
             not behind,
-            f"the {name} lacks {lacking} checkpoints of the audit log",
+            f"the {name} lacks {number_of(lacking, 'checkpoint')} of the audit log",
             remedy if behind else "",
         )
 
@@ -380,7 +391,7 @@ def _sandbox() -> Iterable[Finding]:
     if open_ones:
         yield Finding(
             True,
-            f"local servers without a sandbox: {', '.join(open_ones)} (see docs/sandbox.md for how to use one)",
+            f"local servers without a sandbox: {', '.join(open_ones)} (docs/sandbox.md explains how to enable it)",
         )
 
 
@@ -390,7 +401,7 @@ def _strict(said: Protection, strict_ones: list[str]) -> Iterable[Finding]:
 
     if said.level == "full":
         yield Finding(
-            True, "local servers can be confined strictly, in namespaces of their own (bubblewrap)"
+            True, "local servers can use the strict sandbox, with their own namespaces (bubblewrap)"
         )
     elif strict_ones:
         yield Finding(

@@ -137,7 +137,7 @@ LISTS: dict[str, Empty] = {
     ),
     "subagents.trialreport": Empty(
         _("Reports on servers that were tried in the sandbox: what they did and what they needed."),
-        _("Press “Try in the sandbox” on the page of a server."),
+        _("Choose “Start a trial” on the page of a server."),
         *_SERVERS,
     ),
     "mcpregistry.servertest": Empty(
@@ -152,7 +152,7 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.connection": Empty(
         _("Current connections between the processes of this site and your servers."),
-        _("Press “Connect” on the page of a server, or wait for its first call."),
+        _("Press “Connect server” on the page of a server, or wait for its first call."),
         *_SERVERS,
     ),
     # Agents

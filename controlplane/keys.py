@@ -21,11 +21,11 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env
 
-_DERIVED = "ring."  # before the id of the key that an audit key was derived from
+DERIVED = "ring."  # before the id of the key that an audit key was derived from
 _PURPOSE = b"slipsnisse audit log"
 NO_SITE = (
-    "There is no site in {}. Nothing was created. Set SLIPSNISSE_VAR to the folder of the site, in the host's entry too "
-    "(`manage.py connect --repair` corrects it), or start a site there once with `manage.py up`."
+    "There is no site in {}. Nothing was created. Set SLIPSNISSE_VAR to the folder of the site, or start a new site there once "
+    "with `manage.py up`. To correct the entries in the files of hosts, run `manage.py connect --repair`."
 )
 _LONGEST_ID = 80  # characters: the columns that name a key have room for it
 
@@ -44,7 +44,7 @@ class Ring:
         given = env.text("SLIPSNISSE_AUDIT_KEYS")
         own = _parse(given, "SLIPSNISSE_AUDIT_KEYS") if given else {}
         derived = {
-            f"{_DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256")
+            f"{DERIVED}{name}": hmac.digest(key, _PURPOSE, "sha256")
             for name, key in self.sealing.items()
         }
         if clash := own.keys() & derived.keys():
@@ -127,8 +127,8 @@ def _stored(file: Path) -> dict[str, str]:
         return {"secret_key": str(stored["secret_key"]), "sealing": str(stored["sealing"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImproperlyConfigured(
-            f"{file} is not a valid key file ({type(error).__name__}). Restore it from a backup: "
-            "stored credentials cannot be decrypted with a new one."
+            f"{file} is not a valid key file ({type(error).__name__}). Restore the file from a backup. "
+            "A new key cannot decrypt the stored secrets."
         ) from None
 
 

@@ -62,9 +62,9 @@ class Unclaimed:
             longest = f"{minutes} minutes"
         else:
             longest = f"{minutes // 60} hours"
-        return (
-            f"{one if self.count == 1 else many} waited for a worker, the oldest one for {longest}"
-        )
+        if self.count == 1:
+            return f"{one} waited for a worker for {longest}"
+        return f"{many} waited for a worker, the oldest one for {longest}"
 
 
 _HOURS = 120  # minutes from which on hours are told

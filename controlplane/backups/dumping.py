@@ -20,6 +20,7 @@ from controlplane.backups.passphrase import WORK
 from controlplane.backups.tables import Table, Tally, dumped
 from controlplane.open_secrets import REMEDY, SEARCHES
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.domain.version import VERSION
 
 Say = Callable[[str], None]
@@ -69,7 +70,7 @@ def _table(table: Table, writer: Writer, say: Say) -> int:
         writer.line(dumped(row))
         tally.add(table.canonical(row))
         if not tally.rows % PROGRESS:
-            say(f"  {table.name}: {tally.rows:,} rows")
+            say(f"  {table.name}: {number_of(tally.rows, 'row')}")
     writer.object(
         end=table.label, rows=tally.rows, digest=tally.digest, next=table.next_number(SOURCE)
     )
@@ -211,7 +212,7 @@ def compare(said: Mapping[str, Any], found: Tally) -> None:
     of."""
     if (said["rows"], said["digest"]) != (found.rows, found.digest):
         raise ConfigInvalid(
-            f"{said['end']}: {said['rows']:,} rows were written, but {found.rows:,} rows or other rows were read.",
+            f"The rows of {said['end']} cannot be read back as they were written ({said['rows']:,} rows written, {found.rows:,} read).",
             remedy="Nothing was saved. Try again. If this happens again, the disk or the memory is faulty.",
         )
 

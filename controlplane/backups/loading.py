@@ -17,6 +17,7 @@ from controlplane.backups.dumping import PROGRESS, Say, compare
 from controlplane.backups.tables import Table
 from mcpregistry.db import database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models.guards import drop_guards
 from mcpregistry.services.records import newest_seal
 from mcpregistry.services.upkeep import reaping
@@ -43,14 +44,14 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
         lost = newest_seal.what_is_lost()
         if lost and not accept_older_log:
             raise Conflict(
-                f"The audit log of the backup is not the newest one of this machine. {lost}",
+                f"The audit log in the backup does not match the newest one that this machine knows. {lost}",
                 remedy="To restore it anyway, and record this in the log, run the command again with --accept-older-log.",
             )
     # to this release; and with it triggers and roles
     call_command("migrate", verbosity=0, interactive=False)
     if ended := reaping.bury_everything(database_now()):
         say(
-            f"Calls that were running at the time of the backup, and were ended as unknown: {ended:,}."
+            f"Calls that were running at the time of the backup, and now have the outcome unknown: {ended:,}."
         )
     if lost:
         newest_seal.accept_restored_log(actor="restore", reason="restored from a backup")
@@ -63,7 +64,7 @@ def problems() -> Iterator[str]:
     not."""
     for finding in check(timezone.now()):  # the audit log's chains among them
         if finding.violations:
-            yield f"Failed {finding.violations} times: {finding.rule} {'; '.join(finding.examples)}"
+            yield f"Failed {number_of(finding.violations, 'time')}: {finding.rule} {'; '.join(finding.examples)}"
 
 
 def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
@@ -97,7 +98,7 @@ def _take(table: Table, lines: Iterator[Any], say: Say) -> tuple[Table, dict[str
                 end.update(said)
                 return
             if not number % PROGRESS:
-                say(f"  {table.name}: {number:,} rows")
+                say(f"  {table.name}: {number_of(number, 'row')}")
             yield said
 
     table.insert(rows(), DEFAULT_DB_ALIAS)

@@ -90,7 +90,7 @@ def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:
         )
     except (TypeError, ValueError) as error:
         raise ConfigInvalid(
-            "The file does not contain how its passphrase is used.",
+            "The file does not contain valid values for deriving its key from the passphrase.",
             remedy="Use another copy of the file.",
         ) from error
     return Lock(sealing=key[:32], signing=key[32:])

@@ -115,8 +115,8 @@ class Table:
                 vendor = connections[using].display_name
                 raise ConfigInvalid(
                     f"{vendor} does not accept the row {row[0]} of {self.name} ({type(error).__name__}).",
-                    remedy="Correct or delete that row in the source. For example, a text is too long for its column, or contains "
-                    "a NUL character.",
+                    remedy="Correct or delete that row in the source database. The usual causes are a text that is too long for its "
+                    "column, and a text with a NUL character.",
                 ) from error
 
     # Numbers that the database gives out itself: also those that were deleted are never given out

@@ -23,7 +23,7 @@ def checked(kind: Kind, entry: Any) -> Entry:
         )
     for word in ("enabled", *DECIDED):
         if word in entry and not isinstance(entry[word], bool):
-            raise ConfigInvalid(f"{word} is neither true nor false.", remedy=CORRECT)
+            raise ConfigInvalid(f"{word} must be true or false.", remedy=CORRECT)
     return entry
 
 

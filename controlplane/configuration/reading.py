@@ -246,7 +246,7 @@ class _Taking:
                 self._fill(kind, row, entry, Secrets())
                 if SAVERS[kind.section](self, row, entry):
                     self.report.made.append(place)
-        self.report.kept += [f"{kind.section}: one more entry" for _ in there]
+        self.report.kept += [f"{kind.section}: an entry without a name" for _ in there]
 
     def _named(self, kind: Kind, name: str, entry: Entry, row: Any) -> None:
         if row is not None and self._is_as(kind, name, entry, row):

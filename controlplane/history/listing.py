@@ -33,7 +33,7 @@ def kind_named(section: str) -> Kind:
     if section not in LISTED:
         raise NotFound(
             f'The site keeps no versions of "{printable(section, 60)}".',
-            remedy=f"It keeps versions of {', '.join(LISTED)}. See the audit log for accounts, memberships, calls and decisions.",
+            remedy=f"Choose one of {', '.join(LISTED)}. For users and their groups, calls and decisions, see the audit log.",
         )
     return LISTED[section]
 
@@ -49,7 +49,7 @@ def of_record(kind: Kind, name: str) -> QuerySet[Any]:
     key = _key(kind, name)
     if key is None:
         raise NotFound(
-            f'There is no record named "{printable(name, 100)}" in {kind.section}, and there was none before.',
+            f'There is no record named "{printable(name, 100)}" in {kind.section}, and there never was one.',
             remedy="List the versions of this kind to see the names.",
         )
     return rows_of(kind).filter(**{_attname(kind): key})

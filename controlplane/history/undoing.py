@@ -146,7 +146,8 @@ def _check(version: Any, user: User) -> None:
     if newest is None or newest.history_id != version.history_id:
         what = model._meta.verbose_name
         raise Conflict(
-            f'The {what} "{row or version}" was changed again after that.', remedy=_SEE_HISTORY
+            f'The {what} "{row or version}" was changed again after this change.',
+            remedy=_SEE_HISTORY,
         )
     if version.history_user_id != user.pk:
         raise Conflict("This change was made by another user.", remedy=_SEE_HISTORY)

@@ -42,7 +42,7 @@ class ToolSpec:
     """A tool, or a prompt (``kind``), with its approved definition (``data``: the fields that a
     model can see).
 
-    ``read_only`` to ``open_world`` are what an operator has confirmed of its behaviour; None:
+    ``read_only`` to ``open_world`` are what an approver has confirmed of its behaviour; None:
     nothing. Sources other than downstream servers give their tools negative ids, so that no rule
     about a tool means them.
     """

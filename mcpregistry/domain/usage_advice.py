@@ -52,8 +52,8 @@ def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
     if now < _SLOWER * then or now - then < _NOTICED:
         return None
     words = (
-        f"95 % of its calls took up to {_said(now)}, and up to {_said(then)} in the period before "
-        f"({tally.timed:,} and {before.timed:,} calls)."
+        f"95 % of its {tally.timed:,} calls took up to {_said(now)}. In the previous period, 95 % of {before.timed:,} calls "
+        f"took up to {_said(then)}."
     )
     return Advice(
         "grown slower",
@@ -88,7 +88,7 @@ def _large(tally: Tally) -> Advice | None:
     return Advice(
         "large results",
         words,
-        "Request less with arguments, or let an expert tool summarize the results.",
+        "Use arguments to request less data, or let an expert tool summarize the results.",
     )
 
 

@@ -61,7 +61,7 @@ def check_result(
     if type(content) is list and len(content) > limits.max_items:
         raise ResourceLimit(
             f"The answer has {len(content):,} content items; at most {limits.max_items:,} are allowed.",
-            remedy="Request less, or raise the server's item limit.",
+            remedy="Request less data, or raise the server's item limit.",
             sent=True,
         )
     check_depth(result)
@@ -79,7 +79,7 @@ def too_deep() -> ResourceLimit:
     """The error for JSON that nests too deeply."""
     return ResourceLimit(
         f"The answer is nested more than {MAX_DEPTH} levels deep.",
-        remedy="Request less.",
+        remedy="Request less data.",
         sent=True,
     )
 
@@ -148,9 +148,9 @@ def limit_bytes(
         chosen, left = _first_by_name(kind, items, sizes, left)
         kept[kind] = tuple(chosen)
         problems.append(
-            f"{len(items) - len(chosen):,} of {len(items):,} {kind}s are not used: all definitions of the server together are "
-            f"larger than {limits.definition_bytes:,} bytes, and only the first ones by name are used. Raise the "
-            "server's limit of definitions, or connect a smaller server."
+            f"{kind.capitalize()}s that are not used: {len(items) - len(chosen):,} of {len(items):,}. All definitions of the server "
+            f"together are larger than {limits.definition_bytes:,} bytes, so only the first ones in alphabetical order are used. "
+            "Raise the server's limit of definitions, or connect a smaller server."
         )
     return kept, problems
 
@@ -175,7 +175,7 @@ def _too_many(beyond: int, limits: Limits) -> list[str]:
     if not beyond:
         return []
     return [
-        f"{beyond:,} over the limit of {limits.max_tools:,}; only the first ones by name are used. "
+        f"{beyond:,} over the limit of {limits.max_tools:,}. Only the first ones in alphabetical order are used. "
         "Raise the server's limit of tools, or connect a smaller server."
     ]
 
@@ -287,6 +287,6 @@ def too_large(limit: int) -> ResourceLimit:
     """The error for a message beyond the limit."""
     return ResourceLimit(
         f"The server's answer is larger than the limit of {limit:,} bytes.",
-        remedy="Request less, or raise the server's message limit.",
+        remedy="Request less data, or raise the server's message limit.",
         sent=True,
     )

@@ -235,8 +235,8 @@ def _fixed_sampling(given: Options) -> Problem | None:
     )
     if fixed - ({"temperature"} if given.get("temperature") == 1 else set()):
         return Problem(
-            f"The reasoning models of OpenAI do not support {_list(fixed)}.",
-            "Remove it, or choose another model.",
+            f"The reasoning models of OpenAI do not support these options: {_list(fixed)}.",
+            "Remove these options, or choose another model.",
         )
     return None
 
@@ -250,7 +250,8 @@ def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> P
         )
     if not takes_temperature(model) and (fixed := {"temperature", "top_p", "top_k"} & set(given)):
         return Problem(
-            f"This model does not support {_list(fixed)}.", "Remove it, or choose another model."
+            f"This model does not support these options: {_list(fixed)}.",
+            "Remove these options, or choose another model.",
         )
     return _wrong_thinking(model, given.get("thinking"), max_output) or (
         _beside_thinking(given, max_output, tool_choice) if _thinks(given) else None

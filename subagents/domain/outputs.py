@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.display import number_of
 
 PAGE = 8_000  # characters that one page of a stored output holds at most
 _LINE = 1_000  # characters of one line
@@ -132,7 +133,7 @@ def found(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
         {j for i in hits for j in range(max(0, i - around), min(len(every), i + around + 1))}
     )
     shown = "\n".join(f"{i + 1}: {every[i]}" for i in near)
-    head = f"{len(hits)} lines contain {word!r}.\n"
+    head = f"{number_of(len(hits), 'line contains', 'lines contain')} {word!r}.\n"
     return head + (
         shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)"
     )

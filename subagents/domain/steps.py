@@ -52,7 +52,7 @@ Step = AskModel | RunCalls | FindOut | WaitForPeople | Conclude
 
 
 def only_reads(call: CallView) -> bool:
-    """Whether an operator has confirmed that the call's tool changes nothing."""
+    """Whether an approver has confirmed that the call's tool changes nothing."""
     return call.read_only
 
 

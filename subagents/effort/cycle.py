@@ -21,6 +21,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 from mcpregistry.db import database_now
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import Conversation, EnergyPool, Message
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
 from mcpregistry.queries.conversations import latest_messages
@@ -37,6 +38,7 @@ from subagents.services.experts import text_parameter
 AGENTS = Leases(EffortAgent)
 SUB_AGENT = "sub-agent"  # the author of what it tells, in a conversation
 AT_ONCE = 3  # answers of one agent that are made beside each other
+_FOR_ENERGY = "for energy"  # ends the log line of a cycle without enough energy
 _SAID = 40  # messages that an answer sees
 _LONGEST = 60_000  # characters of them
 
@@ -195,7 +197,10 @@ def _begin(cycle: Cycle) -> list[str]:
         unanswered = unanswered.filter(pk=selected.pk)
     waiting = list(unanswered[: max(0, AT_ONCE - going)])
     if waiting and not cycle.may_work:
-        return [f"{len(waiting)} wait for energy"] if not _said_before(cycle.agent) else []
+        words = (
+            f"{number_of(len(waiting), 'conversation waits', 'conversations wait')} {_FOR_ENERGY}"
+        )
+        return [] if _said_before(cycle.agent) else [words]
     if waiting and cycle.agent.awaits_level is not None:
         EffortAgent.objects.filter(pk=cycle.agent.pk).update(awaits_level=None)
     return [_begun(cycle.agent, conversation) for conversation in waiting]
@@ -203,7 +208,7 @@ def _begin(cycle: Cycle) -> list[str]:
 
 def _said_before(agent: EffortAgent) -> bool:
     last = CycleLog.objects.filter(agent=agent).exclude(decision="").first()
-    return last is not None and "wait for energy" in last.decision
+    return last is not None and _FOR_ENERGY in last.decision
 
 
 def _unanswered(agent: EffortAgent) -> QuerySet[Any]:

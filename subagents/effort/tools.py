@@ -34,7 +34,7 @@ LISTINGS: tuple[Mapping[str, Any], ...] = (
         "Sends a message to the user immediately, in addition to your final answer.",
         text=_TEXT,
     ),
-    listing("think", "Keeps a thought for yourself. It is sent to no one.", text=_TEXT),
+    listing("think", "Stores a thought for yourself. Only you can read it.", text=_TEXT),
     listing(
         "end_conversation",
         "Ends this conversation permanently. No more messages can be written in it.",
@@ -125,7 +125,7 @@ def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> 
                 text=given["text"],
                 author=f"agent:{agent}",
             )
-            return "The thought was kept."
+            return "The thought was stored."
         case "end_conversation":
             lifecycle.end(conversation=row, actor=f"agent:{agent}")
             return "The conversation has ended."

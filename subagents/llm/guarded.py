@@ -26,19 +26,19 @@ _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
     (
         Redirected,
         ErrorKind.REFUSED,
-        "The provider redirects to another address, which is not followed. If this is the right address, enter it as the base "
-        "URL.",
+        "The provider redirects to another address. Redirects are not followed. If the other address is correct, enter it as the "
+        "base URL.",
     ),
     (
         OutboundRefused,
         ErrorKind.REFUSED,
-        "Nothing was sent, because the address of the provider is private, reserved, or not an http or https address. If it is "
-        "yours, add its network to the allowed networks of the provider, and let the provider be confirmed again.",
+        "Nothing was sent, because the address of the provider is private, reserved, or not an http or https address. If you "
+        "trust this address, add its network to the allowed networks of the provider, then confirm the provider again.",
     ),
     (
         WebPage,
         ErrorKind.BAD_REQUEST,
-        "The provider answered with a web page instead of a message. Check its base URL, and whether it requires a sign-in.",
+        "The provider answered with a web page instead of a message. Check its base URL, and whether it requires a login.",
     ),
     (
         NotJson,
@@ -49,7 +49,7 @@ _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
     (
         ResourceLimit,
         ErrorKind.UNREADABLE,
-        "The answer of the provider is too large to be an answer of a model.",
+        "The answer of the provider is too large to be an answer of a model. Check its base URL.",
     ),
     (
         DownstreamError,

@@ -45,7 +45,7 @@ def _nothing(request: MaintenanceRequest, _: Any) -> None:
     raise AssertionError("the stage of a model is kept by ``keep``")
 
 
-STEP = Step("model", "A model works on it.", 0, _nothing)
+STEP = Step("model", "A model is working on the request.", 0, _nothing)
 # nothing is done of the plan meanwhile
 LEAVING = Step("leaving", "A model's run lets go of the server.", 0, _nothing)
 
@@ -90,7 +90,7 @@ def _start(request: MaintenanceRequest, model: dict[str, Any]) -> None:
             "ended": True,
             "why": "The work was interrupted too often."
             if expert
-            else "No expert tool works on such requests any more.",
+            else "No expert tool handles this kind of request any more.",
         }
         return
     try:

@@ -60,7 +60,9 @@ FIELDS = (
     "shared_by",
     "check_interval",
 )
-_NO_REGISTRIES = "; registries are not searched for agents, unless a user enables it (Configuration, search registries unasked)"
+_NO_REGISTRIES = (
+    "; the registries were not searched, because “automatic registry search” is disabled"
+)
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.

@@ -138,7 +138,7 @@ def _as_it_was(proposal: Proposal) -> Server:
     server = Server.objects.select_for_update().filter(pk=proposal.server_id or 0).first()
     if server is None or not proposal.fits(server):
         raise Conflict(
-            "The server was changed or deleted after this was proposed.",
+            "The server was changed or deleted after this change was proposed.",
             remedy="Decline the proposal, and request a new one.",
         )
     return server
@@ -150,11 +150,11 @@ def _waiting(proposal_id: int) -> Proposal:
     if proposal is None:
         raise NotFound(
             error_texts.no_such_number("proposal", proposal_id),
-            remedy=error_texts.list_with("Approvals, Proposals"),
+            remedy=error_texts.list_with("Approvals, Proposals of the sub-agent"),
         )
     if proposal.state != ProposalState.WAITING:
         raise Conflict(
-            f"The proposal was {proposal.state} by {proposal.decided_by} already.",
+            f"The proposal was already {proposal.state} by {proposal.decided_by}.",
             remedy="Nothing needs to be changed.",
         )
     return proposal

@@ -358,7 +358,7 @@ def _locked(request_id: str) -> MaintenanceRequest:
     if request is None:
         raise NotFound(
             error_texts.no_such_number("request", request_id),
-            remedy=error_texts.list_with("Servers, Requests to the sub-agent"),
+            remedy=error_texts.list_with("Servers, Maintenance requests"),
         )
     return request
 
@@ -366,5 +366,7 @@ def _locked(request_id: str) -> MaintenanceRequest:
 def _open(request_id: str) -> MaintenanceRequest:
     request = _locked(request_id)
     if request.finished_at is not None:
-        raise Conflict(f"The request has ended: {request.state}.", remedy="Create a new request.")
+        raise Conflict(
+            f"The request has already ended ({request.state}).", remedy="Create a new request."
+        )
     return request

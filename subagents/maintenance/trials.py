@@ -421,7 +421,7 @@ def _unobserved(
                 "Whether the server needs network access: not all tools could be called, so this setting is not changed."
             )
     if more := len(tools) - MOST_ROWS:
-        found += [f"{more} more tools: only the first {MOST_ROWS} are listed."] * (more > 0)
+        found += [f"More tools: {more}. Only the first {MOST_ROWS} are listed."] * (more > 0)
     return found
 
 

@@ -137,7 +137,7 @@ def tell_caller(run: Run) -> None:
     if call is None:
         return
     if run.state == RunState.CANCELLED and call.host_task.cancel_requested:
-        reason = "The caller cancelled it while it ran."
+        reason = "The caller cancelled the run while it was in progress."
         long_calls.end(
             call_id=call.pk, fence=call.fence, state=State.UNKNOWN, code="CANCELLED", reason=reason
         )

@@ -11,6 +11,7 @@ import structlog
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
+from mcpregistry.domain.text.display import number_of
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.llm import client
 from subagents.models import LanguageModel
@@ -67,4 +68,4 @@ async def _asked(model_id: int) -> str:
     reply = await client.complete(
         replace(target, max_output=min(target.max_output, _MOST_OUTPUT)), _QUESTION
     )
-    return reply.text or f"({len(reply.calls)} tool calls and no text)"
+    return reply.text or f"({number_of(len(reply.calls), 'tool call')} and no text)"

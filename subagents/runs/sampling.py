@@ -113,7 +113,7 @@ def _said(message: object) -> tuple[str, str]:
         or not all(isinstance(each, str) for each in texts)
     ):
         raise Unanswered(
-            "The messages contain something else than text. The model that answers them reads only text."
+            "The messages contain something other than text. The model that answers them reads only text."
         )
     return str(role).capitalize(), "\n".join(map(str, texts))
 

@@ -56,7 +56,7 @@ class Toolbox:
 
     @property
     def read_only(self) -> frozenset[str]:
-        """Tools that an operator has confirmed to change nothing; ours to read stored outputs is
+        """Tools that an approver has confirmed to change nothing; ours to read stored outputs is
         one."""
         names = (
             name

@@ -41,7 +41,7 @@ class RunView:
 
 
 def view(run_id: str, *, now: datetime, read_only: Collection[str] = ()) -> RunView:
-    """The run as it stands; ``read_only`` are the tools that an operator has confirmed to change
+    """The run as it stands; ``read_only`` are the tools that an approver has confirmed to change
     nothing."""
     run = _RUN.get(id=run_id)
     turns = _turns(run_id, frozenset(read_only))

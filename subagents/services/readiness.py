@@ -128,8 +128,9 @@ def _of_tools(expert: ExpertTool) -> list[Obstacle]:
 
 def _of_tool(tool: Tool) -> Obstacle:
     if tool.server.lifecycle != Lifecycle.ACTIVE:
+        state = "a draft" if tool.server.lifecycle == Lifecycle.DRAFT else "disabled"
         return Obstacle(
-            f"{tool} is on the whitelist, but its server is {str(tool.server.get_lifecycle_display()).lower()}.",
+            f"{tool} is on the whitelist, but its server is {state}.",
             "Confirm or enable the server, or remove the tool from the whitelist.",
         )
     if not tool.present:

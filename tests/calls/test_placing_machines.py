@@ -269,4 +269,4 @@ async def test_doctor_connects_to_the_processes_and_warns_of_machines_apart(
     await db_call(
         lambda: SessionOwner.objects.create(server=server, lease_until=later, since=later, **other)
     )
-    assert [(ok, "each of 2 machines" in what) for ok, what in await found()] == [(False, True)]
+    assert [(ok, "the 2 machines" in what) for ok, what in await found()] == [(False, True)]

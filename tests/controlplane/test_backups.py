@@ -183,7 +183,7 @@ def test_what_processes_of_the_other_site_had_in_hand_has_ended(tmp_path):
     other = elsewhere.of_the_same_kind(tmp_path / "other")
     code, said = other.run("restore", str(saved(tmp_path / "made")))
     assert code == 0, said
-    assert "ended as unknown: 1" in said
+    assert "have the outcome unknown: 1" in said
     other.assert_whole()
     assert other.shown("apps.get_model('mcpregistry.Invocation').objects.get().state") == "unknown"
     assert other.shown("apps.get_model('mcpregistry.Connection').objects.count()") == 0
@@ -501,7 +501,7 @@ def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
     found = [problem for problem in loading.problems() if "audit chain" in problem]
     assert len(walked) == 1
     assert found == [
-        f"Failed 1 times: Every audit chain is complete. {entry.writer} #{entry.seq}: its text does not match its hash"
+        f"Failed 1 time: Every audit chain is complete. {entry.writer} #{entry.seq}: its text does not match its hash"
     ]
 
 

@@ -459,7 +459,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
             {"servers": {"a": {"max_tools": True}}},
             "servers/a: True is not a valid value of max_tools. Use a whole number",
         ),
-        ({"agents": {"b": {"enabled": "yes"}}}, "agents/b: enabled is neither true nor false"),
+        ({"agents": {"b": {"enabled": "yes"}}}, "agents/b: enabled must be true or false"),
         ({"servers": {"a": {"command": 5}}}, "servers/a: "),
         (
             {

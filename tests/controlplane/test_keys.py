@@ -66,7 +66,7 @@ def test_a_bad_ring_is_refused_without_quoting_it(tmp_path, monkeypatch, ring):
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"secret_key": "x"}', "\x00"])
 def test_a_damaged_key_file_is_never_replaced_in_silence(tmp_path, content):
     (tmp_path / "keys.json").write_text(content)
-    with pytest.raises(ImproperlyConfigured, match="Restore it from a backup"):
+    with pytest.raises(ImproperlyConfigured, match="Restore the file from a backup"):
         keys.load(tmp_path)
     assert (tmp_path / "keys.json").read_text() == content
 

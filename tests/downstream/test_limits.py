@@ -143,9 +143,9 @@ def test_definitions_beyond_the_limit_of_bytes_are_left_out_and_named():
     kept, problems = limit_bytes(listed, "", Limits(definition_bytes=1_000))
     assert [tool["name"] for tool in kept["tool"]] == ["t1", "t0"]
     assert kept["prompt"] == ()
-    assert [said.partition(":")[0] for said in problems] == [
-        "2 of 4 tools are not used",
-        "1 of 1 prompts are not used",
+    assert [said.partition(".")[0] for said in problems] == [
+        "Tools that are not used: 2 of 4",
+        "Prompts that are not used: 1 of 1",
     ]
 
 

@@ -340,7 +340,7 @@ async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_i
     discovery = await bench(stdio_target("many", env=env, limits={"max_tools": 4})).pool.discover(1)
     assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1", "tool_2", "tool_3"]
     (said,) = discovery.problems
-    assert said.startswith("5 over the limit of 4; ")
+    assert said.startswith("5 over the limit of 4. ")
 
 
 @pytest.mark.attack

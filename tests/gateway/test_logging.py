@@ -78,7 +78,7 @@ async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(sta
         # not at once: it is told every two seconds, of a flood that goes on too
         def seen() -> bool:
             return any(
-                max(numbers(tail), default=-1) >= newest and "arrived too fast)" in tail
+                max(numbers(tail), default=-1) >= newest and "sent lines too fast)" in tail
                 for tail in tails.all()
             )
 

@@ -75,7 +75,7 @@ def test_invariants_prints_a_table_and_ends_with_1_when_one_is_broken():
     dispatched(lease_until=None)
     code, said = run("invariants")
     assert code == 1
-    assert "FAILED 1 times    Every call in progress has a lease.\n" in said
+    assert "FAILED 1 time     Every call in progress has a lease.\n" in said
     assert "1 failed." in said
 
 
@@ -88,10 +88,10 @@ def test_invariants_that_need_a_lost_key_are_reported_and_the_others_are_checked
     settings.SLIPSNISSE_KEYS = {"other": b"k" * 32}
     code, said = run("invariants")
     assert code == 1
-    assert "FAILED 1 times    The launch of every active server is confirmed.\n" in said
+    assert "FAILED 1 time     The launch of every active server is confirmed.\n" in said
     assert "The check failed:" in said
     assert "which this site does not have" in said
-    assert "FAILED 1 times    Every call in progress has a lease.\n" in said
+    assert "FAILED 1 time     Every call in progress has a lease.\n" in said
 
 
 @pytest.mark.django_db

@@ -154,7 +154,7 @@ def test_the_command_tries_a_file(tmp_path: Any, capsys: Any):
     file.write_text("- name: big\n  outcome: deny\n  condition: args.amount > 3\n")
     call_command("policy", "test", "--file", str(file), "--days", "3")
     told = capsys.readouterr().out
-    assert "2 calls of the last 3 days were tested; 1 would end differently" in told
+    assert "2 calls were tested (from the last 3 days). 1 would end differently" in told
     assert "0 held, 1 denied, 1 allowed" in told
     assert "git::commit: allow -> deny" in told
 

@@ -135,3 +135,14 @@ def test_the_doctor_names_the_missing_key_of_a_checkpoint(rotated):
     [finding] = doctor._audit_keys()
     assert not finding.ok
     assert "'ring.old'" in finding.what
+    assert "encryption key 'old' to SLIPSNISSE_KEYS" in finding.remedy
+
+
+def test_the_doctor_names_the_setting_of_a_missing_audit_key(rotated):
+    kept = dict(rotated.SLIPSNISSE_AUDIT_KEYS)
+    rotated.SLIPSNISSE_AUDIT_KEYS = {"a1": OLD} | kept
+    audit.record(kind="test", actor=ACTOR, subject="test")
+    seals.seal(timezone.now())
+    rotated.SLIPSNISSE_AUDIT_KEYS = kept
+    [finding] = doctor._audit_keys()
+    assert finding.remedy == "Add the key 'a1' to SLIPSNISSE_AUDIT_KEYS again."

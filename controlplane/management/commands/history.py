@@ -92,8 +92,8 @@ class Command(BaseCommand):
         elif number is not None:
             if not section:
                 raise ConfigInvalid(
-                    "The number of a version requires its kind.",
-                    remedy="Name the kind or the record, for example servers.",
+                    "Versions are numbered for each kind, and the kind is missing.",
+                    remedy="Add the kind or the record to the command, for example servers or servers/git.",
                 )
             self._version(listing.kind_named(section), name, number, options)
         elif not section:

@@ -61,7 +61,7 @@ class Command(BaseCommand):
                 "All rows were restored, but the records in the backup are not consistent. The problems are listed above."
             )
         self.stdout.write(
-            f"Restored {rows:,} rows. The audit log and all invariants are intact. All users must sign in again."
+            f"Restored {rows:,} rows. The audit log and all invariants are intact. All users must log in again."
         )
 
 

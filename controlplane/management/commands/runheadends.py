@@ -22,7 +22,7 @@ _FLAGS = {
 class Command(BaseCommand):
     """``manage.py runheadends``."""
 
-    help = "Serves headends (expert tools as models and as a service) on ports of their own. A worker must run elsewhere."
+    help = "Serves headends on separate ports. Requires a running worker (`manage.py up`)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -40,14 +40,14 @@ class Command(BaseCommand):
             "--port",
             type=_port,
             default=8010,
-            help="Port of the headends without a port of their own. Default: 8010.",
+            help="Port of all headends that are named without a port. Default: 8010.",
         )
         for flag, kind in _FLAGS.items():
             parser.add_argument(
                 f"--{flag}-concurrency",
                 type=_number,
                 metavar="N",
-                help=f"Maximum number of runs at the same time of each {kind.label.split(':')[0]} headend. Default: its own limit.",
+                help=f"Maximum number of runs at the same time of each {kind.label.split(':')[0]} headend. Default: the limit of the headend.",
             )
 
     def handle(self, *args: Any, **options: Any) -> None:

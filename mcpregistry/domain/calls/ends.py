@@ -13,13 +13,13 @@ from mcpregistry.domain.lifecycle import State
 NOT_SENT = "The call was not sent, so nothing has happened."
 LOOK_FIRST = f"{OUTCOME_UNKNOWN} Do not repeat it before you have checked, or asked the user."
 CUT_OFF = f"OUTCOME UNKNOWN: this process of Slipsnisse stopped before it answered. {LOOK_FIRST}"
-_ONLY_READS = f"{OUTCOME_UNKNOWN} An operator has confirmed that the tool only reads, so you can repeat the call."
+_ONLY_READS = f"{OUTCOME_UNKNOWN} An approver has confirmed that the tool only reads, so you can repeat the call."
 _IDEMPOTENT = (
-    f"{OUTCOME_UNKNOWN} An operator has confirmed that repeating the tool with the same arguments has no further effect, "
+    f"{OUTCOME_UNKNOWN} An approver has confirmed that repeating the tool with the same arguments has no further effect, "
     "so you can repeat the call."
 )
 _ASK_AGAIN = "Tell the user. If the call is still needed, make it again: approvers are asked again."
-RECORD_LATE = "The outcome of this call could not be recorded yet. Until then, the record shows the call as in progress or unknown."
+RECORD_LATE = "The outcome of this call could not be recorded yet. Until it is recorded, the record shows the call as in progress or unknown."
 CORRECTED = "This call was first reported as OUTCOME UNKNOWN, because no outcome was recorded in time. This is its real outcome:"
 _HEADLINES = {State.UNKNOWN: "OUTCOME UNKNOWN", State.NOT_SENT: "NOT SENT"}
 
@@ -27,7 +27,7 @@ _HEADLINES = {State.UNKNOWN: "OUTCOME UNKNOWN", State.NOT_SENT: "NOT SENT"}
 def advice(state: State, *, read_only: bool | None = False, idempotent: bool = False) -> str:
     """What follows from the end itself, whatever has caused it; "" where the cause says it all.
 
-    ``read_only`` and ``idempotent`` are what an operator has confirmed of the tool.
+    ``read_only`` and ``idempotent`` are what an approver has confirmed of the tool.
     """
     if state is State.NOT_SENT:
         return NOT_SENT

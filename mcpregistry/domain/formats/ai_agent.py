@@ -20,12 +20,12 @@ FILE = ".ai-agent.json"
 ROOT = "mcpServers"
 TOOL_TIMEOUT = "toolTimeout"
 _DEFAULTS = {
-    TOOL_TIMEOUT: "Becomes the request timeout of every server.",
-    "llmTimeout": "Becomes the timeout of every provider of this file.",
-    "temperature": "Sent with every request to the providers of this file.",
-    "topP": "Sent with every request to the providers of this file.",
-    "parallelToolCalls": "Sent with every request to those providers of this file that support it.",
-    "contextWindowBufferTokens": "Becomes the buffer of every model of this file that has no own value.",
+    TOOL_TIMEOUT: "The value becomes the request timeout of every server.",
+    "llmTimeout": "The value becomes the timeout of every provider of this file.",
+    "temperature": "The value is sent with every request to the providers of this file.",
+    "topP": "The value is sent with every request to the providers of this file.",
+    "parallelToolCalls": "The value is sent with every request to the providers of this file that support it.",
+    "contextWindowBufferTokens": "The value becomes the buffer of each model of this file that does not set a buffer.",
 }
 KEYS = Keys(
     "ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabled=("enabled", "disabled")
@@ -54,7 +54,7 @@ def read(data: JsonObject, path: str) -> Document:
         report.add(
             action,
             pointer("defaults", name),
-            _DEFAULTS.get(name, "Kept, but this site does not use it."),
+            _DEFAULTS.get(name, "The value is kept, but this site does not use it."),
         )
     timeout = defaults.get(TOOL_TIMEOUT)
     servers = read_servers(KEYS, object_at(data, ROOT, report, required=False), f"/{ROOT}", report)

@@ -17,6 +17,7 @@ from mcpregistry.domain.formats.document import JsonObject
 from mcpregistry.domain.formats.keys import slug
 from mcpregistry.domain.formats.notes import Report, pointer
 from mcpregistry.domain.formats.placeholders import is_reference
+from mcpregistry.domain.text.display import number_of
 
 # A provider is of the kind that it is named after; one with an address speaks OpenAI's chat
 # completions.
@@ -64,21 +65,24 @@ def entries(
 def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
     at = pointer("providers", name)
     if not kind:
-        remedy = f"Name it {', '.join(_KINDS)}, or add a baseUrl if it supports OpenAI's chat completions."
+        remedy = f"Name the provider {', '.join(_KINDS)}. Or add a baseUrl if it supports OpenAI's chat completions."
         report.add(
-            "parked", at, "Kept, but not created: the API of this provider is not known.", remedy
+            "parked",
+            at,
+            "The provider is kept in the file, but not created, because its API is not known.",
+            remedy,
         )
         return
     report.add(
         "translated",
         at,
-        f"Becomes a provider of the kind {kind} with {len(raw.get('models', {}))} models.",
+        f"The entry becomes a provider of the kind {kind} with {number_of(len(raw.get('models', {})), 'model')}.",
     )
     if "stream" in raw.get("custom", {}):
         report.add(
             "parked",
             at + "/custom/stream",
-            "Kept, but not applied: answers are always requested as a whole.",
+            "The value is kept, but not used: answers are always requested as a whole.",
         )
 
 

@@ -223,7 +223,7 @@ class _Entry:
         if name and named is None:
             self._refuse(name, "The transport is not valid.", "Use stdio, http, sse or websocket.")
         elif name and word != transport:
-            self._translated(name, f"Read as {transport}.", "transport")
+            self._translated(name, f"The transport is read as {transport}.", "transport")
         elif name:
             self._kept(name, "transport")
         elif command and url:

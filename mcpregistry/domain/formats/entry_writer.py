@@ -130,7 +130,7 @@ class _Writer:
 
     def _perhaps_unread(self, key: str, column: str) -> None:
         if column in self.keys.unofficial and key not in self.parked.order:
-            sentence = "Written, but the program that reads this file may ignore it."
+            sentence = "The value is written, but the program that reads this file may ignore it."
             self.report.add("translated", self.at + pointer(key), sentence, column=column)
 
     def _transport(self) -> None:
@@ -251,7 +251,7 @@ class _Writer:
                 self.report.add(
                     "parked",
                     self.at + pointer(keys.key, column),
-                    "This format cannot store it. The value is kept only on this site.",
+                    "This format cannot store this value. The value is kept only on this site.",
                     column="oauth",
                 )
         return written

@@ -17,7 +17,7 @@ from mcpregistry.domain.formats.placeholders import expand
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 _OWN = ("SLIPSNISSE_", "DJANGO_", "DATABASE_URL", "CELERY_")
-_LATER = "Add its name to SLIPSNISSE_PASS_ENV, so that it is replaced when the server starts."
+_LATER = "Add the name of the variable to SLIPSNISSE_PASS_ENV. Then its value is inserted when the server starts."
 
 
 def expand_document(
@@ -57,7 +57,9 @@ def _server(
     def whole(text: str, key: str) -> str:
         filled, missing = expand(text, values, is_guarded)
         for name in missing:
-            report.add("kept", entry.at + pointer(key), f"{name} remains a placeholder.", _LATER)
+            report.add(
+                "kept", entry.at + pointer(key), f"The placeholder of {name} is kept.", _LATER
+            )
         return filled
 
     def only_folders(pairs: Mapping[str, str]) -> dict[str, str]:

@@ -140,7 +140,7 @@ def _parted(entries: JsonObject, at: str, report: Report) -> tuple[JsonObject, J
         report.add(
             "parked",
             at + pointer(key),
-            "It enables or disables a server of another file, and adds no server.",
+            "This entry only enables or disables a server of another file. It does not add a server.",
         )
     return {key: entry for key, entry in entries.items() if key not in switches}, switches
 

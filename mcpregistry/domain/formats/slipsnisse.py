@@ -138,7 +138,7 @@ def _note_extended_keys(tools: list[JsonObject], report: Report) -> None:
     more = tool_keys("slipsnisse-extended") - tool_keys("slipsnisse")
     for index, tool in enumerate(tools):
         for key in tool.keys() & more:
-            sentence = "Kept, but not applied: only the extended format supports it."
+            sentence = "The value is kept, but not used: only the extended format supports it."
             report.add("parked", pointer("tools", index, key), sentence, "Use --extended.")
 
 

@@ -114,7 +114,9 @@ def _inputs(inputs: Json, report: Report, within: str = "") -> Iterator[JsonObje
                 "Use letters, digits, dots and dashes.",
             )
         else:
-            report.add("translated", at, f"Becomes the credential {item['id']}. Enter its value.")
+            report.add(
+                "translated", at, f"The input becomes the credential {item['id']}. Enter its value."
+            )
             yield item
 
 

@@ -105,6 +105,6 @@ def _held(
         raise FileInvalid(
             file,
             "The entry cannot be changed without changing other parts of the file.",
-            remedy="Add the entry yourself: connect --dry-run shows it. The file was not changed.",
+            remedy="The file was not changed. Add the entry yourself. `manage.py connect --dry-run` shows it.",
         )
     return text

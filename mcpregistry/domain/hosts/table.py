@@ -114,7 +114,7 @@ CURSOR = Host(
     everywhere(".cursor/mcp.json"),
     "mcpServers",
     Spelling(variable="${{env:{}}}"),
-    "Open Cursor's settings, Tools & MCP, and switch the server on.",
+    "Open Cursor's settings, Tools & MCP, and enable the server.",
     project=".cursor/mcp.json",
     link=_cursor_link,
 )
@@ -134,7 +134,7 @@ CODEX = Host(
     everywhere(".codex/config.toml", "CODEX_HOME"),
     "mcp_servers",
     CodexSpelling(always={"required": True}),
-    "Check with: codex mcp list. With “required”, Codex waits for the tools; otherwise it waits only one second.",
+    "Check with: codex mcp list. Because of “required” in the entry, Codex waits for the tools. Without it, Codex waits only one second.",
     project=".codex/config.toml",
     language="toml",
 )

@@ -30,7 +30,7 @@ def read(text: str, package: str) -> Lock:
     root = entries.get("") or {}
     if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
         raise LockRefused(
-            f"The lock contains other packages than {package}.", remedy=_RESOLVE_AGAIN
+            f"The lock requests other packages than {package}.", remedy=_RESOLVE_AGAIN
         )
     return Lock(Ecosystem.NPM, top, packages)
 

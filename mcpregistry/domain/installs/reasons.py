@@ -36,12 +36,12 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         rf"Package {_NAME} was included as a URL dependency",
-        "The package needs {0} from an address or a git repository instead of the index.",
+        "The package depends on {0} from an address or a git repository instead of the index.",
         "This site installs only packages from the index. Ask the developers for a version that needs no other source.",
     ),
     (
         r"npm error code EALLOW(?:GIT|REMOTE|FILE|DIRECTORY)|npm error command \S+ --no-replace-objects|unknown git error",
-        "The package needs another one from a git repository or another address instead of the registry.",
+        "The package depends on a package from a git repository or another address instead of the registry.",
         "This site installs only packages from the registry. Ask the developers for a version that needs no other source.",
     ),
     (
@@ -102,7 +102,8 @@ def out_of_time(seconds: float) -> InstallFailed:
 def too_much(what: str, most: str) -> InstallFailed:
     """It used more than it may, and was ended or taken away again."""
     return InstallFailed(
-        f"The package has more {what} than the {most} allowed.", remedy="Choose a smaller server."
+        f"The package is too large. The limit for {what} is {most}.",
+        remedy="Choose a smaller server.",
     )
 
 

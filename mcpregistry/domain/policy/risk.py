@@ -1,4 +1,4 @@
-"""What a call of a tool may do, from what an operator has confirmed; a server's own claims never
+"""What a call of a tool may do, from what an approver has confirmed; a server's own claims never
 count."""
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ NETWORK = {
 DIGEST = {
     "name": "digest",
     "isRequired": True,
-    "description": "The image's digest, sha256:…, because a tag can change. Show it with: docker buildx imagetools inspect IMAGE",
+    "description": "Digest of the image (sha256:…). It is required because a tag can change. To show it, run: docker buildx imagetools inspect IMAGE",
 }
 DIGEST_KEY = f"image {DIGEST['name']}"  # as an input of a way
 _HUB = "registry-1.docker.io"  # where docker.io's images lie

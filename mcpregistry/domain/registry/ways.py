@@ -131,8 +131,9 @@ def _package(raw: dict[str, Any]) -> Way:
         )
     if raw.get("transport", {}).get("type", "stdio") != "stdio":
         raise ConfigInvalid(
-            "The package starts a web server, and every program on this machine could call its port without this site. "
-            "Run it where nothing else can reach it and add its address, or add its package by name if it also supports stdio."
+            "The package starts a web server, and every program on this machine could call it directly. "
+            "Run the server where no other program can reach it, and add its address. If the server also supports stdio, add its "
+            "package by name instead."
         )
     if kind == containers.KIND:
         return _image(raw, identifier)
@@ -267,7 +268,7 @@ def _checked(slots: list[Slot]) -> tuple[Slot, ...]:
     ]
     if any("${" in text for text in said):
         raise ConfigInvalid(
-            "The entry refers to secrets or variables of this site, which only its users may do."
+            "The entry refers to secrets or variables of this site. Only users of this site are allowed to do this."
         )
     if any(each.secret and each.place == "argument" and each.required for each in inputs):
         raise ConfigInvalid(

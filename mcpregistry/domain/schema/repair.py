@@ -282,7 +282,7 @@ def _repair_list(
     if value is None or value == []:
         return _DROPPED, False
     if not isinstance(value, list):
-        return _drop(work, word, place, "no list; left out")
+        return _drop(work, word, place, "not a list; left out")
     fixed = [work.node(inner, f"{place}/{word}/{number}") for number, inner in enumerate(value)]
     looser = any(less for _, less in fixed)
     if looser and word in _DEMANDS_MORE_IF_LESS:
@@ -317,7 +317,7 @@ def _repair_required(
         return _DROPPED, False
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
-        return _drop(work, word, place, "no list; left out")
+        return _drop(work, word, place, "not a list; left out")
     names = list(dict.fromkeys(each for each in listed if isinstance(each, str)))
     return (value if names == value else names), False
 
@@ -328,7 +328,9 @@ def _repair_enum(
     if value is None or value == []:
         return _DROPPED, value is not None
     return (
-        (value, False) if isinstance(value, list) else _drop(work, word, place, "no list; left out")
+        (value, False)
+        if isinstance(value, list)
+        else _drop(work, word, place, "not a list; left out")
     )
 
 

@@ -25,8 +25,8 @@ OTHERS = (
 )
 OPEN_NETWORK = "the network is open (TCP and UDP), including ports of this machine"
 SOME_PORTS = (
-    "its TCP ports are open at every address, including this machine; UDP is closed, so names can only be resolved over"
-    " TCP (port 53)"
+    "its TCP ports are open at every address, including this machine; UDP is closed, so host names can only be resolved"
+    " over TCP (port 53)"
 )
 ANY_LISTENING = "it can also listen on a port that the kernel chooses"
 
@@ -200,8 +200,8 @@ def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
         missing.append("files outside its folders can be truncated (Landlock before version 3)")
     if machine.abi < 6:
         missing.append(
-            "signals can reach other processes, including its supervisor: processes that it starts may outlive it"
-            " (Landlock before version 6)"
+            "signals can reach other processes, including the supervisor of the server, so processes that the server starts may"
+            " continue to run after the server has ended (Landlock before version 6)"
         )
     if not policy.network and not machine.filtered:
         way = (

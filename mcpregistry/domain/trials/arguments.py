@@ -88,6 +88,9 @@ _ADDRESS = re.compile(r"(?i)(^|[_.\-\s])(ur[il]s?|endpoint|website|link)$")
 _ELSEWHERE = re.compile(r"^(/|~|[A-Za-z]:[\\/]|\\\\|file:)|(^|[\\/])\.\.([\\/]|$)|\$\{|\x00")
 
 
+_TOO_COMPLEX = "the schema is too complex to generate arguments from it"
+
+
 class Impossible(Exception):
     """There are no harmless arguments; the text says why, for people."""
 
@@ -116,7 +119,7 @@ class _Maker:
         """The smallest value for one place; ``name`` is the argument's."""
         self._steps += 1
         if self._steps > MOST_STEPS or depth > MOST_DEPTH:
-            raise Impossible("the schema is too tangled to make arguments of")
+            raise Impossible(_TOO_COMPLEX)
         if schema is False:
             raise Impossible(f"'{name}' allows no value")
         if not isinstance(schema, Mapping):
@@ -148,7 +151,7 @@ class _Maker:
         for part in parts:
             self._steps += 1
             if self._steps > MOST_STEPS or depth > MOST_DEPTH:
-                raise Impossible("the schema is too tangled to make arguments of")
+                raise Impossible(_TOO_COMPLEX)
             if isinstance(part, Mapping):
                 merged = _laid_over(self._merged(part, depth + 1), merged)
         return merged

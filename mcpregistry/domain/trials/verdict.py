@@ -12,6 +12,7 @@ from typing import Any
 
 from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.servers.state import acting
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.domain.trials.report import Finding, Row, Start, ToolSeen
 
 OK = "ok"
@@ -213,7 +214,7 @@ def _of_starts(starts: Sequence[Start]) -> Iterator[Finding]:
         yield _finding(
             "alarm",
             "left out",
-            f"{left} of its definitions cannot be used and are left out. {why}".strip(),
+            f"{number_of(left, 'definition of the server', 'definitions of the server')} cannot be used. {why}".strip(),
         )
 
 
@@ -225,7 +226,7 @@ def _of_ports(starts: Sequence[Start]) -> Iterator[Finding]:
             text = (
                 f"During the trial, the server was {doing} TCP ports {', '.join(map(str, ports))}"
             )
-            more = "If you limit its network to ports, allow these, and 53 for names. It may use other ports at other times."
+            more = "If you limit its network to ports, allow these ports, and port 53 for host names. The server may use other ports at other times."
             yield _finding("note", "ports", f"{text}. {more}")
 
 

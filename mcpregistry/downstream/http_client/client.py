@@ -205,7 +205,7 @@ def status_error(status: int, *, session: bool = False) -> DownstreamError | Non
     if status in (401, 403):
         return AuthFailed(
             f"The server rejected the credential (HTTP {status}).",
-            remedy="Check the headers of the server on its page, or log in again.",
+            remedy="Check the credential in the headers on the server's page.",
         )
     if status == 404 and session:
         return SessionLost(

@@ -22,6 +22,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcpregistry.domain.calls.loglines import line_of, lowest, shortened, shown
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.kinds import LOGGING
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery
@@ -107,7 +108,9 @@ class LogLines:
             self._telling = None
             if self.tell is not None:
                 more = (
-                    [f"({self._dropped:,} more lines were left out, because they arrived too fast)"]
+                    [
+                        f"({number_of(self._dropped, 'more line was', 'more lines were')} left out, because the server sent lines too fast)"
+                    ]
                     if self._dropped
                     else []
                 )

@@ -103,7 +103,7 @@ async def check_said(
     if connection.offers.says(name, kind) != definition:
         raise DefinitionChanged(
             f"The server has changed this {kind} since it was approved.",
-            remedy="Ask the operator to review the change. Until then, it cannot be used.",
+            remedy=f"Ask an approver to review the new definition. Until it is approved, the {kind} cannot be used.",
         )
 
 

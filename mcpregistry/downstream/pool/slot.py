@@ -128,7 +128,8 @@ class Slot:
             return connection
         if not by_hand and self._manual:
             raise ConnectionFailed(
-                "The server is set to be connected manually.", remedy="Press Reconnect on its page."
+                "The server is set to be connected manually.",
+                remedy="Press “Connect server” on the page of the server.",
             )
         if connection is not None and connection.ended:
             await self.left()
@@ -360,7 +361,7 @@ class Slot:
         now = time.monotonic()
         if found and now >= self._secrets_told + TELL_SECRETS_SECONDS:
             times = "once" if self._secrets_found == 1 else f"{self._secrets_found} times"
-            detail = f"Answers contained secrets of this server ({times}, most recently in an answer of {what}). They were replaced."
+            detail = f"Answers contained secrets of this server ({times}, most recently in an answer of {what}). The secrets were replaced with a mask."
             self._emit("secrets", detail=detail)
             self._secrets_found = 0
             self._secrets_told = now

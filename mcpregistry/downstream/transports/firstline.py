@@ -55,7 +55,7 @@ def parse(first: bytes, file: str) -> tuple[str, str]:
         raise _refused(file, "has control characters in its first line")
     name, _, argument = text.replace(b"\t", b" ").partition(b" ")
     if not name:
-        raise _refused(file, "names no interpreter in its first line")
+        raise _refused(file, "does not name an interpreter in its first line")
     if not newline and len(head) >= READ_BYTES and not argument:
         raise _refused(
             file, f"has an interpreter of more than {READ_BYTES} bytes in its first line"

@@ -83,7 +83,7 @@ class Lines(asyncio.Protocol):
         self._end(
             ResourceLimit(
                 f"The server sent a line that is longer than the limit of {self._limit:,} bytes.",
-                remedy="Request less, or raise the server's message limit.",
+                remedy="Request less data, or raise the server's message limit.",
                 sent=True,
             )
         )
@@ -129,7 +129,7 @@ def too_much(what: str, used: str, most: str) -> ResourceLimit:
     name, unit = _LIMITS[what]
     return ResourceLimit(
         f"The server was stopped because it used {int(used):,} {unit}; its limit of {name} is {int(most):,} {unit}.",
-        remedy=f"Request less, or raise the server's limit of {name}.",
+        remedy=f"Request less data, or raise the server's limit of {name}.",
         sent=True,
     )
 

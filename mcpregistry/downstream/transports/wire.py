@@ -42,6 +42,7 @@ from mcpregistry.domain.errors import (
     TimedOut,
 )
 from mcpregistry.domain.kinds import CHANGED
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.downstream.limits import too_large
 from mcpregistry.downstream.transports.inbox import CANCELLED, MEANT_FOR_SESSION, Inbox, meaning_of
 from mcpregistry.downstream.transports.messages import (
@@ -395,7 +396,7 @@ class Wire:
             self._inbox.put(item, len(data), meaning_of(message), keep=is_answer)
 
     def _report_dropped(self, count: int) -> None:
-        text = f"{count:,} messages of the server were dropped because they arrived faster than they could be processed."
+        text = f"{number_of(count, 'message of the server was', 'messages of the server were')} dropped: the server sends messages faster than this site can process them."
         self.logs.hear({"level": "warning", "logger": "slipsnisse", "data": text})
 
     def _warn_of_repair(self) -> None:

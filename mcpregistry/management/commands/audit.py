@@ -121,8 +121,8 @@ class Command(BaseCommand):
         )
         if not moved.entries:
             self.stdout.write(
-                "There are no entries to archive. Entries are archived when they are old enough, verified and covered by a "
-                "checkpoint, and when their call is no longer recorded."
+                "There are no entries to archive. An entry can be archived when it is old enough, verified and covered by a "
+                "checkpoint, and when the record of its call has been deleted."
             )
         elif dry_run:
             self.stdout.write(f"{what} would be moved to {folder}. Nothing was changed.")

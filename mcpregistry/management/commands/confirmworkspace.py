@@ -115,7 +115,7 @@ class Command(BaseCommand):
             given = row.content if given == row.content[:SHORT] else given
         confirm_project(project=row, shown=given, actor=_actor())
         self.stdout.write(
-            "Confirmed. Hosts that run in this directory get the tools in a moment, other hosts when they start."
+            "Confirmed. Hosts that already run in this directory get the tools in a moment. Other hosts get them when they start."
         )
 
     def _list(self) -> None:

@@ -64,7 +64,7 @@ class Command(BaseCommand):
         endpoint.add_argument(
             "--workspace",
             action="store_true",
-            help="Write an entry that serves the MCP servers of the project file in the directory in which the host runs.",
+            help="Instead of an endpoint, connect the MCP servers of the project file in the directory in which the host runs.",
         )
         parser.add_argument(
             "--agent",
@@ -186,8 +186,8 @@ class Command(BaseCommand):
             )
         if not options["http"] and (names := withheld()):
             self.stdout.write(
-                f"Secrets are not written to the host's file. Start {host.title} with the same {', '.join(names)} as here, "
-                f"or use files for them (for example {names[0]}_FILE) and connect again."
+                f"Secrets are not written to the host's file. Start {host.title} with the same values of {', '.join(names)} as here. "
+                f"Or store them in files, set the variables for files (for example {names[0]}_FILE), and connect again."
             )
 
     def _look(self, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import number_of, printable
 from mcpregistry.services.upkeep.invariants.calls import check
 
 
@@ -27,7 +27,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         findings = check(timezone.now(), strict=options["strict"])
         for finding in findings:
-            verdict = "ok" if not finding.violations else f"FAILED {finding.violations} times"
+            verdict = (
+                "ok"
+                if not finding.violations
+                else f"FAILED {number_of(finding.violations, 'time')}"
+            )
             self.stdout.write(f"{verdict:<18}{finding.rule}")
             for place in finding.examples:
                 self.stdout.write(f"{'':<18}  {printable(place, 200)}")

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import number_of, printable
 from mcpregistry.models import PolicyRule
 from mcpregistry.services.policy.drafts import read_rules
 from mcpregistry.services.policy.replay import Report, replay
@@ -74,18 +74,18 @@ class Command(BaseCommand):
     def _tell(self, report: Report) -> None:
         say = self.stdout.write
         say(
-            f"{report.judged:,} calls of the last {report.days} days were tested; {report.changed:,} would end differently."
+            f"{number_of(report.judged, 'call was', 'calls were')} tested (from the last {number_of(report.days, 'day')}). {report.changed:,} would end differently."
         )
         for count, why in (
-            (report.erased, "calls were not tested: their arguments were deleted by retention"),
+            (report.erased, "not tested, because retention has deleted the arguments"),
             (
                 report.gone,
-                "calls were not tested: their agent, endpoint, server or tool no longer exists",
+                "not tested, because the agent, endpoint, server or tool no longer exists",
             ),
-            (report.failed, "calls have a condition that could not be evaluated"),
+            (report.failed, "tested, but a condition could not be evaluated"),
         ):
             if count:
-                say(f"{count:,} {why}.")
+                say(f"{number_of(count, 'call was', 'calls were')} {why}.")
         say(
             f"\nWith the draft: {report.held:,} held, {report.denied:,} denied, {report.allowed:,} allowed."
         )
@@ -109,7 +109,9 @@ class Command(BaseCommand):
             figures = "".join(f"{counts[outcome]:>8,}" for outcome in ("ask", "deny", "allow"))  # type: ignore[index]
             self.stdout.write(f"{figures}  {printable(tool, 200)}")
         if len(ordered) > _TOOLS_SHOWN:
-            self.stdout.write(f"{'':>24}  and {len(ordered) - _TOOLS_SHOWN} more tools")
+            self.stdout.write(
+                f"{'':>24}  and {number_of(len(ordered) - _TOOLS_SHOWN, 'more tool')}"
+            )
 
 
 def _days(text: str) -> int:

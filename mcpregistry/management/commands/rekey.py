@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.upkeep.resealing import keys_in_use, reseal
 
 
@@ -27,7 +28,7 @@ class Command(BaseCommand):
             ", ".join(f"{key}: {count:,}" for key, count in sorted(keys_in_use().items())) or "none"
         )
         self.stdout.write(
-            f"{done:,} secrets were encrypted again. Keys in use, with the number of their secrets: {used}."
+            f"{number_of(done, 'secret was', 'secrets were')} encrypted again. Number of secrets for each key: {used}."
         )
         if closed:
             raise SystemExit(1)

@@ -38,10 +38,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--endpoint", help="Endpoint to serve. Default: the workspace's, else default."
+            "--endpoint",
+            help="Endpoint to serve. Default: the endpoint of the workspace, or default if the directory is not a workspace.",
         )
         parser.add_argument(
-            "--agent", help="Agent that the host acts as. Default: the workspace's, else local."
+            "--agent",
+            help="Agent that the host acts as. Default: the agent of the workspace, or local if the directory is not a workspace.",
         )
         parser.add_argument(
             "--config",
@@ -57,7 +59,7 @@ class Command(BaseCommand):
             "--conversation",
             metavar="ID",
             default="",
-            help="Open conversation of the agent to which all calls belong.",
+            help="ID of an open conversation of the agent. All calls are added to this conversation.",
         )
         parser.add_argument(
             "--cwd",
@@ -68,8 +70,8 @@ class Command(BaseCommand):
             "--era",
             choices=["auto", "legacy"],
             default="auto",
-            help="Use legacy for hosts that mix both kinds of protocol version on one connection: it allows only versions up to "
-            "2025-11-25. Default: auto.",
+            help="Protocol versions that the host can use. auto: all versions. legacy: only versions up to 2025-11-25, for hosts that "
+            "mix older and newer versions on one connection. Default: auto.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

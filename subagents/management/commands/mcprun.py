@@ -155,9 +155,7 @@ class Command(BaseCommand):
                 runs.cancel(run_id=run.pk, actor="command", reason=interruptions.pop())
             words = doing(run)
             if run.state == RunState.QUEUED and time.monotonic() - began > _NOBODY:
-                words = (
-                    "no worker has started the run; start the site (make run) if it does not run"
-                )
+                words = "no worker has started the run; if the site is not running, start it with `make run`"
             if words != told:
                 told = words
                 self._say(f"{run.pk[:8]}: {words}")

@@ -41,7 +41,7 @@ from subagents.services.exchange.rows import (
 )
 from subagents.services.exchange.serving import missing_tool, references, serve, switch, take_back
 
-_NOT_MADE = "Kept, but not created: expert tools grant the tools on their whitelists, and use these providers."
+_NOT_MADE = "Kept, but not created: an expert tool grants the tools on its whitelist, and uses the providers of the file."
 _WHO = "Ask a user with the role admin to import the file."
 
 

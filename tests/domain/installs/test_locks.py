@@ -217,7 +217,10 @@ def test_plain_names_and_versions_pass() -> None:
             "error: No solution found when resolving dependencies\n  cause: Because sd==1.0 has no usable wheels and you",
             "sd==1.0 is only available as a source distribution",
         ),
-        ("cause: Package `dep` was included as a URL dependency. URL", "needs dep from an address"),
+        (
+            "cause: Package `dep` was included as a URL dependency. URL",
+            "depends on dep from an address",
+        ),
         (
             "npm error code 128\nnpm error An unknown git error occurred\nnpm error command git --no-replace-objects ls-remote https://u:secret@x/x.git",
             "from a git repository",

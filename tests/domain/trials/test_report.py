@@ -89,7 +89,9 @@ def test_what_its_command_names_and_its_sandbox_keeps_from_it_is_said() -> None:
     found = judging.findings([start()], [one()], ["/srv/docs"])
     assert [(each["kind"], "/srv/docs" in each["text"]) for each in found] == [("unread", True)]
     odd = judging.findings([start(left_out=1, problems=["Tool x runs only as a task."])], [one()])
-    assert odd[0]["text"].endswith("left out. Tool x runs only as a task.")
+    assert odd[0]["text"].endswith(
+        "1 definition of the server cannot be used. Tool x runs only as a task."
+    )
 
 
 def test_what_reads_runs_what_writes_asks_and_what_is_suspicious_is_hidden() -> None:

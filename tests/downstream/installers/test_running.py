@@ -64,9 +64,9 @@ def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
         (
             "head -c 3000000 /dev/zero > big; sleep 4711.{n}",
             {"written": 1 << 20},
-            "more files than the 1 MB",
+            "limit for files is 1 MB",
         ),
-        ("sleep 4711.{n}", {"memory": 1 << 10}, "more memory than the 0 MB"),
+        ("sleep 4711.{n}", {"memory": 1 << 10}, "limit for memory is 0 MB"),
     ],
 )
 def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(
@@ -159,7 +159,7 @@ def test_a_tree_is_counted_sealed_and_taken_away(
         path.lstat().st_mode & 0o222 for path in (root, root / "sub", root / "sub" / "file")
     )
     monkeypatch.setattr(tree, "MOST_FILES", 2)
-    with pytest.raises(InstallFailed, match="more files"):
+    with pytest.raises(InstallFailed, match="limit for files"):
         tree.verify(str(root), may_lead_to=frozenset({programs.python()}))
     tree.remove(str(root))
     tree.remove(str(root))

@@ -186,7 +186,7 @@ def test_one_that_is_outdated_says_so(server: Server) -> None:
         "you can only decline it" in operator.get(f"{PROPOSALS}{made.pk}/change/").content.decode()
     )
     told = operator.post(f"{PROPOSALS}{made.pk}/do/apply/", follow=True).content.decode()
-    assert "after this was proposed" in told
+    assert "after this change was proposed" in told
     assert Server.objects.filter(pk=server.pk).exists()
 
 

@@ -93,7 +93,7 @@ def test_all_of_a_very_long_line_can_be_read() -> None:
 def test_searching_shows_lines_with_their_surroundings() -> None:
     text = "\n".join(f"line {n}" for n in range(100))
     shown = found(text, "LINE 50", around=1)
-    assert shown.startswith("1 lines contain")
+    assert shown.startswith("1 line contains")
     assert "50: line 49\n51: line 50\n52: line 51" in shown
 
 

@@ -176,7 +176,10 @@ def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_
     taken = held(row)
     for _ in range(3):
         cycle.turn(taken)
-    assert (Run.objects.count(), CycleLog.objects.get().decision) == (0, "1 wait for energy")
+    assert (Run.objects.count(), CycleLog.objects.get().decision) == (
+        0,
+        "1 conversation waits for energy",
+    )
     EnergyPool.objects.update(level=10.0)
     assert (
         _act("await_energy", row.expert.agent.slug, talk.pk, {"level": 50})

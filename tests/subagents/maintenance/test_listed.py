@@ -126,7 +126,7 @@ async def test_for_an_agent_registries_are_searched_only_where_that_is_switched_
         here, await db_call(ask, Kind.SEARCH, agent=agent, actor="agent:bot", query="weather")
     )
     assert len(looked.result["registry_entries"]) == searches
-    assert ("not searched for agents" in looked.result["searched"]) != searches
+    assert ("were not searched" in looked.result["searched"]) != searches
     by_name = {**wanted, "registry_name": "io.example/mail"}
     named = await ended(
         here, await db_call(ask, Kind.ADD, agent=agent, actor="agent:bot", **by_name)

@@ -431,7 +431,7 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
     first, second = [(await ended(here, request)).result["proposal"] for request in asked]
     await db_call(proposals.apply, proposal_id=first, user=await db_call(ann), actor="user:ann")
     assert (await db_call(Server.objects.get)).idle_timeout == 60
-    with pytest.raises(Conflict, match="after this was proposed"):
+    with pytest.raises(Conflict, match="after this change was proposed"):
         await db_call(
             proposals.apply, proposal_id=second, user=await db_call(ann), actor="user:ann"
         )
@@ -472,7 +472,7 @@ async def test_what_a_person_has_done_to_the_server_since_is_not_overridden(
     )
     proposal = (await ended(await manager(), request)).result["proposal"]
     await db_call(change, server)
-    with pytest.raises(Conflict, match="after this was proposed"):
+    with pytest.raises(Conflict, match="after this change was proposed"):
         await db_call(
             proposals.apply, proposal_id=proposal, user=await db_call(ann), actor="user:ann"
         )

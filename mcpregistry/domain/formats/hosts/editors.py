@@ -63,7 +63,7 @@ def _windsurf(draft: Draft) -> None:
             lambda match: draft.ask(match[1], f"Content of the file {match[1]}"), text
         )
     )
-    draft.remark("disabledTools", "Not used; grants decide which tools are offered.")
+    draft.remark("disabledTools", "This key is not used: grants decide which tools are offered.")
 
 
 def _is_windsurf(data: JsonObject, path: str) -> bool:

@@ -39,11 +39,11 @@ def _codex(draft: Draft) -> None:
     if "tools" in draft.entry:
         draft.remark("tools", "Only Codex uses this key. Add rules for single tools instead.")
     draft.rename("enabled_tools", "includeTools")
-    draft.remark("disabled_tools", "Not taken; grants decide which tools are served.")
+    draft.remark("disabled_tools", "This key is not used: grants decide which tools are offered.")
     if mode := draft.entry.get("default_tools_approval_mode"):
         draft.remark(
             "default_tools_approval_mode",
-            f"Not used ({mode!s:.20}); rules decide which calls need an approval.",
+            f"This value is not used ({mode!s:.20}): rules decide which calls need an approval.",
         )
     if draft.entry.get("bearer_token"):
         headers = draft.pairs("headers")
@@ -103,7 +103,7 @@ def _hermes(draft: Draft) -> None:
         draft.report.add(
             "parked",
             f"{draft.at}/tools/exclude",
-            "Not taken; grants decide which tools are served.",
+            "This key is not used: grants decide which tools are offered.",
         )
     _sign(draft)
 
@@ -148,7 +148,7 @@ def _gemini(draft: Draft) -> None:
         draft.rename("httpUrl", "url")
         draft.entry.setdefault("type", "http")
     draft.time("timeout", "request", 1)
-    draft.remark("excludeTools", "Not taken; grants decide which tools are served.")
+    draft.remark("excludeTools", "This key is not used: grants decide which tools are offered.")
 
 
 def _is_gemini(data: JsonObject, path: str) -> bool:
@@ -197,7 +197,7 @@ def _crush(draft: Draft) -> None:
     draft.texts(dollars)
     draft.time("timeout", "request", 1000)
     draft.rename("enabled_tools", "includeTools")
-    draft.remark("disabled_tools", "Not taken; grants decide which tools are served.")
+    draft.remark("disabled_tools", "This key is not used: grants decide which tools are offered.")
 
 
 def _is_crush(data: JsonObject, path: str) -> bool:

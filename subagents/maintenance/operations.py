@@ -225,7 +225,7 @@ def _claimed(run: str, *, locked: bool = False) -> MaintenanceRequest:
     found = rows.first() if run else None
     if found is None or found.notes["model"]["ended"]:
         raise Conflict(
-            "This run does not work on a request of the sub-agent, or no longer does.",
+            "This tool works only while the run handles a request of the sub-agent, and this run does not handle one now.",
             remedy="Answer without this tool.",
         )
     return found

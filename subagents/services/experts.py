@@ -341,7 +341,7 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
         raise ConfigInvalid(
             f"A chain of expert tools can have at most {MAX_DEPTH} levels, but this chain has {len(chain)}: "
             f"{' > '.join(chain)}.",
-            remedy="Remove the agent of an expert tool from the agents that can call one of them.",
+            remedy="Shorten the chain: open one of these expert tools, and remove the agent of the expert tool that calls it from its callers.",
         )
 
 

@@ -166,10 +166,10 @@ def test_a_server_that_comes_later_gives_no_agent_more_than_it_had():
     serving("git", "push", "pull")
     agent = agents.save_agent(agent=Agent(slug="ann", capabilities=["mcp_git_push"]), actor=ACTOR)
     assert may_use("ann") == {"git::push"}
-    with pytest.raises(ConfigInvalid, match="would have a second meaning") as refused:
+    with pytest.raises(ConfigInvalid, match="is ambiguous") as refused:
         serving("git_push", "anything")
     assert "Write mcp_git::push in" in refused.value.remedy
-    with pytest.raises(ConfigInvalid, match="would have a second meaning"):
+    with pytest.raises(ConfigInvalid, match="is ambiguous"):
         serving("other", slug_later="git_push")
     agent.capabilities = ["mcp_git::push"]
     agents.save_agent(agent=agent, actor=ACTOR)

@@ -565,7 +565,7 @@ def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else
         row = RegistrySource.objects.get()
         for name, value in change.items():
             setattr(row, name, value)
-        with pytest.raises(ConfigInvalid, match="entered for another address"):
+        with pytest.raises(ConfigInvalid, match="entered without this change"):
             sources.save_source(source=row, actor="user:eve")
     row = RegistrySource.objects.get()
     row.allowed_networks = []

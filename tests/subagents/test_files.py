@@ -391,7 +391,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "/tools/2",
         "Remove the agent of an expert tool",
     ),
-    "a chain of four": (config(*CHAIN), "/tools/3", "Remove the agent of an expert tool"),
+    "a chain of four": (config(*CHAIN), "/tools/3", "Shorten the chain"),
     "no steps at all": (config(tool(max_steps=0)), "/tools/0/max_steps", "Correct the value"),
 }
 

@@ -50,7 +50,7 @@ def check_slug(slug: str, before: str = "") -> None:
     for name, found in _among(holders.keys(), others).items():
         if found:
             raise ConfigInvalid(
-                f"With a server '{slug}', the capability '{name}' of the agent '{holders[name]}' would have a second meaning.",
+                f"If a server has the short name '{slug}', the capability '{name}' of the agent '{holders[name]}' is ambiguous.",
                 remedy=f"{_write_one_of(found)} Or choose another short name for the server.",
             )
 

@@ -64,8 +64,8 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
         source.sealed_token = before.sealed_token if before else source.sealed_token
         if before and before.sealed_token and _goes_elsewhere(source, before):
             raise ConfigInvalid(
-                "The stored token was entered for another address or for fewer networks.",
-                remedy="Enter the token again with this change, or remove it.",
+                "You have changed the address or allowed more networks, but the stored token was entered without this change.",
+                remedy="Enter the token again together with the change, or remove the token.",
             )
     else:
         source.token = _checked_token(token)

@@ -278,7 +278,7 @@ async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one
     run = await db_call(bench.start, "why?", "keeper")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
     assert [
-        (state, "does not work on a request" in text) for _, state, text in await db_call(made)
+        (state, "does not handle one now" in text) for _, state, text in await db_call(made)
     ] == [("failed", True)] * 2
     assert (await db_call(MaintenanceRequest.objects.get)).notes == {}
     for wrong, says in (
